@@ -16,15 +16,16 @@ ROOT = Path(__file__).parents[1]
 SPARE = 60  # lines or, divided by 20, modules that a budget may be above what is there
 
 BUDGETS: dict[str, tuple[int, int]] = {  # lines, modules
-    "trident": (69_364, 307),
+    "trident": (68_648, 307),
     "states": (11_865, 60),
     "spouts": (9_580, 42),
-    "tests": (111_318, 529),
+    "tests": (110_470, 529),
     "examples": (760, 8),
     "docs": (7_139, 41),
 }
 NEW: dict[str, dict[str, tuple[int, int]]] = {
     "a cluster in a bucket": {"trident": (0, 2), "docs": (3, 0)},
+    "refusals of what was lost or exchanged": {"states": (43, 0), "spouts": (11, 0), "docs": (1, 0)},
 }
 
 
@@ -63,7 +64,7 @@ def test_a_raised_budget_is_found() -> None:
 
 @pytest.mark.quick
 def test_what_is_new_has_its_own_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(NEW, "a store", {"states": (140, 4), "docs": (30, 1)})
+    monkeypatch.setitem(globals(), "NEW", {"a store": {"states": (140, 4), "docs": (30, 1)}})
     assert _most("states") == (BUDGETS["states"][0] + 140, BUDGETS["states"][1] + 4)
     assert _most("spouts") == BUDGETS["spouts"]
 

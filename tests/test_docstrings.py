@@ -39,7 +39,7 @@ class Declared:
             yield from (
                 f"{node.name}.{name}"
                 for name, method in methods(node).items()
-                if not name.startswith("_") and name not in known and not ast.get_docstring(method)
+                if not name.startswith(("_", "test_")) and name not in known and not ast.get_docstring(method)
             )
 
     def _described(self, node: ast.ClassDef) -> set[str]:

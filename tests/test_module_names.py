@@ -1,14 +1,15 @@
-"""A public class of the product, and a module of the tests, is told from every other one by its name alone."""
+"""A public class of the product, and a module of the tests, is told from all others by its name; exported names are there."""
 
 from __future__ import annotations
 
+import importlib
 import re
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
-PRODUCT = ("trident", "states", "spouts")
+from tests.house_figures import PRODUCT, ROOT, modules
+
 SPECIAL = ("__init__", "__main__", "conftest")
 # Storm has these names twice, in Trident and for its own spouts and bolts; users know both.
 NAMES_OF_STORM = ("IRichSpout", "SpoutOutputCollector", "TopologyContext")
@@ -52,3 +53,14 @@ def test_the_tests_of_a_package_are_in_a_folder_of_its_name() -> None:
     packages = {path.parent.relative_to(ROOT) for name in PRODUCT for path in (ROOT / name).rglob("*.py")}
     mirrored = {Path(*one.parts[1:]) for one in packages if one.parts[0] == "trident"} | packages
     assert {str(one) for one in folders - mirrored if one.parts[0] not in OF_SEVERAL_PACKAGES} == set()
+
+
+def test_every_exported_name_is_there() -> None:
+    """That `__all__` is sorted and complete, ruff finds (F401, RUF022, RUF068)."""
+    offering = [path for path in modules(*PRODUCT) if "__all__" in path.read_text(encoding="utf-8")]
+    assert ROOT / "trident" / "arrow.py" in offering
+    for path in offering:
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        loaded = importlib.import_module(".".join(parts).removesuffix(".__init__"))
+        missing = [name for name in getattr(loaded, "__all__", []) if not hasattr(loaded, name)]
+        assert missing == [], f"{loaded.__name__}.__all__ names what it does not have"

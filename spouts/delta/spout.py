@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from spouts.delta.table_log import TableLog, TablePlace, not_read
+from spouts.delta.table_log import TableLog, not_read
 from spouts.delta.version_batches import ChangeRules, DeltaCoordinator, FilePiece, fields_of_table
 from spouts.files.parquet_spout import Footer, read_groups, typed_as
 from trident.arrow import schema_of
@@ -66,9 +66,9 @@ class DeltaSpout:
     ) -> None:
         if not fspath(table):
             raise ConfigError("table='' of DeltaSpout: give the folder or the URL of the table")
-        self._place = TablePlace(fspath(table), storage_options)
+        self._log = TableLog(fspath(table), storage_options)
         self._fields = self._typed_fields(None if fields is None else Fields(fields))
-        self._rules = ChangeRules(self._place.name, self._fields, mode, on_removal)
+        self._rules = ChangeRules(self._log.name, self._fields, mode, on_removal)
         self._limits, self._start = (max_batch_bytes, max_batch_files), starting_version
         self.on_new_log: OnNewLog = "elsewhere" if starting_version == "latest" else "start"
         self._with_changes = mode == "changes"
@@ -79,29 +79,29 @@ class DeltaSpout:
 
     def get_coordinator(self, conf: Mapping[str, Any]) -> DeltaCoordinator:
         """Open the driver's side; `SpoutError` if there is no such table."""
-        self._place.table()
-        return DeltaCoordinator(TableLog(self._place), self._rules, self._limits, self._start)
+        self._log.table()
+        return DeltaCoordinator(self._log, self._rules, self._limits, self._start)
 
     def get_emitter(self, conf: Mapping[str, Any]) -> DeltaEmitter:
         """Return the worker's side."""
-        return DeltaEmitter(self._place, self._fields, self._with_changes)
+        return DeltaEmitter(self._log, self._fields, self._with_changes)
 
     def _typed_fields(self, fields: Fields | None) -> Fields:
         if fields is not None and None not in fields.types:
             schema_of(fields)
             return fields
-        _, metadata = TableLog(self._place).metadata()
+        _, metadata = self._log.metadata()
         there = fields_of_table(metadata.schema)
         if fields is None:
             return there
-        return typed_as(fields, there.names, there.type_of, f"the Delta table {self._place.name}")
+        return typed_as(fields, there.names, there.type_of, f"the Delta table {self._log.name}")
 
 
 @dataclass(frozen=True)
 class DeltaEmitter:
     """Reads pieces of files, in tables of at most 131,072 rows."""
 
-    place: TablePlace
+    log: TableLog
     fields: Fields
     with_changes: bool
 
@@ -109,9 +109,9 @@ class DeltaEmitter:
 
     def emit(self, part: Sequence[FilePiece]) -> Iterator[pa.Table]:
         for piece in part:
-            what = f"the file {piece.file.path} of version {piece.version} of the Delta table {self.place.name}"
+            what = f"the file {piece.file.path} of version {piece.version} of the Delta table {self.log.name}"
             try:
-                with self.place.open(piece.file.path) as source:
+                with self.log.open(piece.file.path) as source:
                     yield from self._rows(what, piece, source)
             except FileNotFoundError as error:
                 raise SpoutError(
@@ -123,7 +123,7 @@ class DeltaEmitter:
                 raise not_read(f"{what} cannot be read", error) from error
 
     def _rows(self, what: str, piece: FilePiece, source: pa.NativeFile) -> Iterator[pa.Table]:
-        size, footer = source.size(), Footer.of(what, source)
+        size, footer = source.size(), Footer.of(what, source.size(), source.read_at)
         if footer is None or piece.file.size not in (-1, size):
             raise ReplayMismatchError(
                 f"{what} has {size} bytes now, and had {piece.file.size} when it was written: it was replaced. Restore it "
@@ -134,7 +134,7 @@ class DeltaEmitter:
             own.append(pa.field(_TYPE, pa.string()))
         wanted = pa.schema(own)  # the columns that the file itself has to have
         # A column that was added later is null.
-        found = read_groups(what, source, footer, piece, wanted, "null", reads_ahead=not self.place.is_local)
+        found = read_groups(what, source, footer, piece, wanted, "null", reads_ahead=not self.log.is_local)
         for columns, rows in found:
             yield self._table(piece, dict(zip(wanted.names, columns, strict=True)), rows)
 

@@ -34,72 +34,6 @@ def delta_rs() -> Any:
     return deltalake
 
 
-class TablePlace:
-    """A folder, a `file://` URL or the URL of an object store, with the settings of that; `name` is without secrets."""
-
-    def __init__(self, uri: str, storage_options: Mapping[str, str] | None) -> None:
-        self.name = redacted(uri)
-        self._options = None if storage_options is None else dict(storage_options)
-        self.is_local = "://" not in uri or uri.startswith("file://")
-        local = unquote(urlsplit(uri).path) if uri.startswith("file://") else uri
-        self._uri = str(Path(local).expanduser().absolute()) if self.is_local else uri
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {key: value for key, value in self.__dict__.items() if key != "_files"}
-
-    @cached_property
-    def _files(self) -> pafs.FileSystem:
-        if self.is_local:
-            return pafs.SubTreeFileSystem(self._uri, pafs.LocalFileSystem())
-        delta_rs()
-        from deltalake.fs import DeltaStorageHandler
-
-        return pafs.PyFileSystem(DeltaStorageHandler(self._uri, self._options))
-
-    def table(self, version: int | None = None) -> DeltaTable:
-        """Open the table at a version (None: the newest); `SpoutError` if there is none, or that is gone."""
-        package = delta_rs()
-        try:
-            table: DeltaTable = package.DeltaTable(self._uri, version=version, storage_options=self._options)
-        except package.exceptions.TableNotFoundError as error:
-            raise SpoutError(
-                f"there is no Delta table at {self.name}: {short(error)}. Correct the path, or create it"
-            ) from error
-        except (package.exceptions.DeltaError, OSError, ValueError) as error:
-            at = "" if version is None else f" at version {version}"
-            raise not_read(f"the Delta table {self.name} cannot be opened{at}", error) from error
-        return table
-
-    def stamp(self, path: str) -> tuple[int, int] | None:
-        """Return what is another one as soon as a file was replaced; None if it is not there."""
-        with self.wrap_errors(path):
-            (info,) = self._files.get_file_info([path])
-        return None if info.type is pafs.FileType.NotFound else (info.mtime_ns or 0, info.size or 0)
-
-    def read(self, path: str) -> bytes | None:
-        with self.wrap_errors(path):
-            try:
-                with self._files.open_input_file(path) as file:
-                    return bytes(file.read())
-            except FileNotFoundError:
-                return None
-
-    def names(self, folder: str) -> list[str]:
-        with self.wrap_errors(folder):
-            return [info.base_name for info in self._files.get_file_info(pafs.FileSelector(folder))]
-
-    @contextmanager
-    def wrap_errors(self, what: str) -> Iterator[None]:
-        """Turn what file systems and delta-rs raise into errors: no answer is not the answer that nothing is there."""
-        try:
-            yield
-        except (delta_rs().exceptions.DeltaError, OSError) as error:
-            raise not_read(f"{what} of the Delta table {self.name} cannot be read", error) from error
-
-    def open(self, path: str) -> pa.NativeFile:
-        return self._files.open_input_file(unquote(path))
-
-
 def not_read(what: str, error: Exception) -> SpoutError:
     """Return the error that says what could not be read: `SourceAwayError` if the object store is away."""
     return (SourceAwayError if is_unanswered(error) else SpoutError)(f"{what}: {short(error).strip(' .')}")
@@ -147,15 +81,69 @@ class LogEntry:
 
 
 class TableLog:
-    """Reads the log."""
+    """A table and its log: a folder, a `file://` URL or the URL of an object store, with the settings of that.
 
-    def __init__(self, place: TablePlace) -> None:
-        self.place, self.name = place, place.name
+    `name` is without secrets. A worker opens the files.
+    """
+
+    def __init__(self, uri: str, storage_options: Mapping[str, str] | None) -> None:
+        self.name = redacted(uri)
         self._warned = -1  # the version whose unfinished entry was warned of
+        self._options = None if storage_options is None else dict(storage_options)
+        self.is_local = "://" not in uri or uri.startswith("file://")
+        local = unquote(urlsplit(uri).path) if uri.startswith("file://") else uri
+        self._uri = str(Path(local).expanduser().absolute()) if self.is_local else uri
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {key: value for key, value in self.__dict__.items() if key != "_files"}
+
+    @cached_property
+    def _files(self) -> pafs.FileSystem:
+        if self.is_local:
+            return pafs.SubTreeFileSystem(self._uri, pafs.LocalFileSystem())
+        delta_rs()
+        from deltalake.fs import DeltaStorageHandler
+
+        return pafs.PyFileSystem(DeltaStorageHandler(self._uri, self._options))
+
+    def table(self, version: int | None = None) -> DeltaTable:
+        """Open the table at a version (None: the newest); `SpoutError` if there is none, or that is gone."""
+        package = delta_rs()
+        try:
+            table: DeltaTable = package.DeltaTable(self._uri, version=version, storage_options=self._options)
+        except package.exceptions.TableNotFoundError as error:
+            raise SpoutError(
+                f"there is no Delta table at {self.name}: {short(error)}. Correct the path, or create it"
+            ) from error
+        except (package.exceptions.DeltaError, OSError, ValueError) as error:
+            at = "" if version is None else f" at version {version}"
+            raise not_read(f"the Delta table {self.name} cannot be opened{at}", error) from error
+        return table
 
     def stamp(self, version: int) -> tuple[int, int] | None:
         """Return what is another one as soon as the entry of a version was replaced; None if there is none."""
-        return self.place.stamp(_entry_path(version))
+        with self.wrap_errors(path := _entry_path(version)):
+            (info,) = self._files.get_file_info([path])
+        return None if info.type is pafs.FileType.NotFound else (info.mtime_ns or 0, info.size or 0)
+
+    def _read(self, version: int) -> bytes | None:
+        with self.wrap_errors(path := _entry_path(version)):
+            try:
+                with self._files.open_input_file(path) as file:
+                    return bytes(file.read())
+            except FileNotFoundError:
+                return None
+
+    @contextmanager
+    def wrap_errors(self, what: str) -> Iterator[None]:
+        """Turn what file systems and delta-rs raise into errors: no answer is not the answer that nothing is there."""
+        try:
+            yield
+        except (delta_rs().exceptions.DeltaError, OSError) as error:
+            raise not_read(f"{what} of the Delta table {self.name} cannot be read", error) from error
+
+    def open(self, path: str) -> pa.NativeFile:
+        return self._files.open_input_file(unquote(path))
 
     def newest(self, version: int) -> int:
         """Return the last version from `version` on without a gap, by looking at few of them."""
@@ -168,12 +156,12 @@ class TableLog:
         return version
 
     def crc(self, version: int) -> int | None:
-        data = self.place.read(_entry_path(version))
+        data = self._read(version)
         return None if data is None else zlib.crc32(data)
 
     def entry(self, version: int) -> LogEntry | None:
         """Read the entry of a version; None if it is not there, or not all of it yet."""
-        data = self.place.read(_entry_path(version))
+        data = self._read(version)
         if data is None or self._is_unfinished(version, data):
             return None
         entry = LogEntry(version, zlib.crc32(data))
@@ -208,11 +196,11 @@ class TableLog:
 
     def metadata(self, version: int | None = None) -> tuple[int, Metadata]:
         """Return a version (None: the newest), and what the table is there."""
-        table = self.place.table(version)
+        table = self.table(version)
         newest = table.version() if version is None else 0
-        data = self.place.read(_entry_path(newest)) if newest > 0 else None
+        data = self._read(newest) if newest > 0 else None
         if data is not None and self._is_unfinished(newest, data):
-            table = self.place.table(newest - 1)  # delta-rs takes what there is of an entry for all of it
+            table = self.table(newest - 1)  # delta-rs takes what there is of an entry for all of it
         said, schema = table.metadata(), json.loads(table.schema().to_json())
         features = tuple(table.protocol().reader_features or ())
         made = Metadata(str(said.id), schema, tuple(said.partition_columns), dict(said.configuration), features)
@@ -220,13 +208,15 @@ class TableLog:
 
     def goes_back_to(self, version: int) -> bool:
         """Whether the log has what it takes to say what the table was at a version: its first entry, or a checkpoint."""
-        names = [name for name in self.place.names("_delta_log") if name[:20].isdecimal()]
+        with self.wrap_errors("_delta_log"):
+            files = self._files.get_file_info(pafs.FileSelector("_delta_log"))
+        names = [info.base_name for info in files if info.base_name[:20].isdecimal()]
         return any(int(name[:20]) <= version for name in names if ".checkpoint." in name or name == f"{0:020}.json")
 
     def snapshot(self, version: int) -> LogEntry:
         """Return the whole table at a version, as if that version had added all of its files."""
-        table = self.place.table(version)
-        with self.place.wrap_errors(f"version {version}"):
+        table = self.table(version)
+        with self.wrap_errors(f"version {version}"):
             actions = pa.table(table.get_add_actions(flatten=True)).to_pylist()
             timestamp_ms = int(table.history(1)[0].get("timestamp", 0))
             has_vectors = "deletionVectors" in (table.protocol().reader_features or ())

@@ -3,35 +3,27 @@
 from __future__ import annotations
 
 import csv
-import io
-import os
 import re
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
-from itertools import chain, count, islice
-from pathlib import Path
-from typing import IO, Any, TextIO
+from itertools import chain, count
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
-from spouts.files.line_ends import RowFormat
-from spouts.files.line_reading import DAMAGED, LineEmitter, unpacked
-from spouts.files.parsed_columns import is_extreme, may_be_small, refuse_bent_numbers
+from spouts.files.line_ends import BOM, RowFormat, utf8_blocks
+from spouts.files.line_reading import DAMAGED, LineEmitter
+from spouts.files.parsed_columns import CACHED, bad_ones, is_zero, may_be_hexadecimal, may_be_small, refuse_bent_numbers
 from spouts.files.ranges import Piece, check_unchanged, opened
-from spouts.files.tails import Check, End
+from spouts.files.tails import STEP, Check, End
 from trident.alignment import moments_as_text, read_decimals, read_formatted, read_moments
 from trident.errors import BadDataError
 from trident.fields import names_shown
 
-_BLOCK = 1 << 20
-_CHECKED = 1 << 17  # bytes: more would not stay in the cache of a core
-_BOM = b"\xef\xbb\xbf"
-_ROWS = 10_000
 _NEWLINE, _RETURN = b"\n\r"
 _WIDTH = re.compile(r"Expected (\d+) columns, got (\d+)")
 _COLUMN = re.compile(r"In CSV column #(\d+): (?:Row #\d+: )?")
@@ -67,20 +59,21 @@ class CsvFormat(RowFormat):
         return self.header is True
 
     def of_file(self, path: str, header: Callable[[], bytes]) -> CsvFormat:
-        lines = [header().decode("utf-8", "replace"), ""] if self.has_header else []
-        columns = self.names(path, lines)
+        columns = self._names(path, header() if self.has_header else b"")
         if columns not in self.by_columns:
             self.by_columns[columns] = replace(self, columns=columns)
         return self.by_columns[columns]
 
-    def names(self, path: str, lines: Iterable[str]) -> tuple[str, ...]:
-        """Return the columns of a file, whose `lines` begin with its header; `BadDataError` if they lack a field."""
+    def _names(self, path: str, header: bytes) -> tuple[str, ...]:
+        """Return the columns of a file by its header; `BadDataError` if they lack a field."""
         if self.header is not True:
             return tuple(self.schema.names) if self.header is False else self.header
         try:
-            reader = csv.reader(lines, **self.dialect)
-            names = next(reader, [])
-            if reader.line_num > 1 and not self.multiline:
+            marks: Any = {"delimiter": self.delimiter, "quotechar": self.quote, "escapechar": self.escape}
+            marks["quoting"] = csv.QUOTE_MINIMAL if self.quote else csv.QUOTE_NONE
+            reader = csv.reader([header.decode("utf-8", "replace"), ""], **marks)
+            names = next(reader)
+            if reader.line_num > 1:
                 raise csv.Error("a quoted name goes on in the next line")
         except csv.Error as error:
             raise BadDataError(
@@ -104,43 +97,32 @@ class CsvFormat(RowFormat):
                     "missing_columns='null' to have null there"
                 )
 
-    @property
-    def dialect(self) -> dict[str, Any]:
-        quoting = csv.QUOTE_NONE if self.quote is None else csv.QUOTE_MINIMAL
-        return {
-            "delimiter": self.delimiter, "quotechar": self.quote, "escapechar": self.escape, "quoting": quoting
-        }  # fmt: skip
-
     def parse(self, text: bytes) -> pa.Table:
-        if not text.strip(b"\n"):
-            return self.schema.empty_table()
         # An escaped line end would take an empty line along, which is no row: so line by line.
         if self.escape and f"{self.escape}\n\n".encode() in text:
             raise pa.ArrowInvalid("it is not complete: its line end is escaped")
-        blocks = (text[at : at + _CHECKED] for at in range(0, len(text), _CHECKED))
-        if self.may_go_on_behind_quotes(blocks) and self._behind_quote.match(text):
-            raise pa.ArrowInvalid(_BEHIND_QUOTE)
-        if text.startswith(_BOM):  # of a value: Arrow drops one at the beginning of whatever it is given
-            text = _BOM + text
+        self.grammar.end_of_rows(text)  # which checks it
+        return self.read(text)
+
+    def read(self, text: bytes) -> pa.Table:
+        """Make a table of whole rows whose quotes are checked; `pa.ArrowException` if one is none."""
+        if not text.strip(b"\r\n"):
+            return self.schema.empty_table()
+        if text.startswith(BOM):  # of a value: Arrow drops one at the beginning of whatever it is given
+            text = BOM + text
         read = pacsv.ReadOptions(column_names=self.unique_names, use_threads=False, block_size=len(text) + 1)
 
         def read_as(convert: pacsv.ConvertOptions) -> pa.Table:
             return pacsv.read_csv(pa.py_buffer(text), read, self.parse_options, convert)
 
-        return self.typed_table(read_as(self.convert), may_bend(text), read_as)
+        return self._typed_table(read_as(self.convert), text, read_as)
 
     def is_row(self, line: bytes) -> bool:
         return line != b"\n"
 
     def is_open(self, line: bytes) -> bool:
         """Whether a quoted value that begins in this line goes on after it: then it swallows a second line."""
-        marks = [one.encode() for one in (self.quote, self.escape) if one is not None]
-        if not any(mark in line for mark in marks) or (self.escape is None and self._closed_line.fullmatch(line)):
-            return False
-        try:
-            return int(self.parse(line + line).num_rows) != 2
-        except pa.ArrowException:
-            return True
+        return not self.grammar.rows.fullmatch(line)
 
     def describe(self, error: Exception) -> str:
         if match := _COLUMN.search(str(error)):
@@ -159,64 +141,28 @@ class CsvFormat(RowFormat):
                 is_cut = self.describe(error).startswith(tuple(f"column {name!r}: " for name in self.columns[-1:]))
         return End.OPEN if is_cut else End.MAYBE
 
-    def whole_end(self, text: TextIO) -> Check:
+    def whole_end(self, blocks: Iterable[bytes], longest: int) -> Check:
         """Find out whether a file ends within quotes, or with too few columns."""
-        row: list[str] = []
-        width, number = 0 if self.has_header else len(self.names("", ())), 0
+        width, rows, rest, pieces = 0 if self.has_header else len(self._names("", b"")), b"", b"", 0
         try:
-            for number, row in enumerate(csv.reader(text, strict=True, **self.dialect), 1):
-                width = width or len(row)
-                if number % _ROWS == 0:
+            for found, rest in self.grammar.cut(blocks, longest):
+                width, rows, pieces = width or self.grammar.width(found), found or rows, pieces + bool(found)
+                if len(found) + len(rest) >= STEP:
                     yield None
-        except csv.Error as error:
-            yield End.OPEN if "unexpected end of data" in str(error) else End.MAYBE
+        except pa.ArrowInvalid:
+            yield End.MAYBE
             return
-        text.buffer.seek(-1, os.SEEK_END)
-        is_header = self.has_header and number == 1 and text.buffer.read() != b"\n"
-        yield End.OPEN if is_header or 0 < len(row) < width else End.MAYBE
+        last = rows[self.grammar.end_of_rows(rows.removesuffix(b"\n").removesuffix(b"\r") + self.delimiter.encode()) :]
+        is_header = self.has_header and pieces == 1 and last == rows and not rows.endswith(b"\n")
+        yield End.OPEN if rest or is_header or 0 < self.grammar.width(last) < width else End.MAYBE
 
     @cached_property
     def convert(self) -> pacsv.ConvertOptions:
         return self._convert_options(())
 
     @cached_property
-    def _closed_line(self) -> re.Pattern[bytes]:
-        """Match lines in which quotes are only around values, or doubled within: this is cheaper than a trial."""
-        mark, end = re.escape(self.quote or '"'), re.escape(self.delimiter)
-        value = f"(?:{mark}[^{mark}]*(?:{mark}{mark}[^{mark}]*)*{mark}|[^{mark}{end}]*)"
-        return re.compile(f"{value}(?:{end}{value})*\n".encode())
-
-    @cached_property
-    def _behind_quote(self) -> re.Pattern[bytes]:
-        """Match a text up to a value that goes on after its closing quote: Arrow, Spark and Python read three values."""
-        mark, end = re.escape(self.quote or ""), re.escape(self.delimiter)
-        escape = re.escape(self.escape or "")
-        escaped = f"{escape}." if escape else "(?!)"
-        quoted = f"{mark}[^{mark}{escape}]*+(?:(?:{mark}{mark}|{escaped})[^{mark}{escape}]*+)*+{mark}"
-        bare = f"(?!{mark})[^{end}{escape}\n]*+(?:{escaped}[^{end}{escape}\n]*+)*+"
-        return re.compile(f"(?:(?:{quoted}\\r?|{bare})[{end}\n])*+{quoted}[^{end}\\r\n]".encode(), re.S)
-
-    def may_go_on_behind_quotes(self, blocks: Iterable[bytes]) -> bool:
-        """Whether quotes do not open and close in turns, each beside a delimiter, a line end or another quote."""
-        if self.quote is None:
-            return False
-        mark, end, escape = (mark.encode() for mark in (self.quote, self.delimiter, self.escape or ""))
-        seen, before = 0, b"\n"
-        for block in chain(blocks, [b"\n"]):
-            text = before + block
-            for escaped in (escape, mark, end, b"\n") if escape else ():
-                text = text.replace(escape + escaped, b"..")
-            before = text[-2:]  # what follows the last byte comes with the next block
-            if mark not in text:
-                continue
-            data = np.frombuffer(text, np.uint8)
-            at = np.flatnonzero(data[1:-1] == ord(mark))
-            opens, closes = data.take(at[seen % 2 :: 2]), data[2:].take(at[(seen + 1) % 2 :: 2])
-            is_beside = [(one == ord(mark)) | (one == ord(end)) | (one == _NEWLINE) for one in (opens, closes)]
-            if not (is_beside[0].all() and (is_beside[1] | (closes == _RETURN)).all()):
-                return True
-            seen += len(at)
-        return seen % 2 == 1
+    def grammar(self) -> CsvGrammar:
+        return CsvGrammar(self.delimiter, self.quote, self.escape)
 
     @cached_property
     def unique_names(self) -> list[str]:
@@ -234,7 +180,10 @@ class CsvFormat(RowFormat):
     def _convert_options(self, as_text: Sequence[str]) -> pacsv.ConvertOptions:
         return pacsv.ConvertOptions(
             column_types={
-                one.name: pa.string() if one.name in as_text else _as_parsed(one.type) for one in self.schema
+                one.name: pa.string()
+                if one.name in as_text or pa.types.is_decimal(one.type)
+                else moments_as_text(one.type)
+                for one in self.schema
             },
             include_columns=self.schema.names,
             include_missing_columns=self.missing_columns == "null",
@@ -244,14 +193,14 @@ class CsvFormat(RowFormat):
             decimal_point=self.decimal_point,
         )
 
-    def typed_table(self, table: pa.Table, bends: bool, read_again: Read) -> pa.Table:
-        """Return what Arrow has read with its decimals, moments and dates, which were texts.
+    def _typed_table(self, table: pa.Table, text: bytes, read_again: Read) -> pa.Table:
+        """Return what Arrow has read of a text with its decimals, moments and dates, which were texts.
 
-        `bends`: whether there may be numbers that Arrow reads as others; see `may_bend`. `read_again`: reads with other types.
+        `read_again`: reads with other types.
         Raises `pa.ArrowInvalid`: it has read another number; it names the column and the value.
         """
         columns = zip(table.schema.names, table.columns, strict=True)
-        if doubted := [name for name, column in columns if _is_doubted(column, bends)]:
+        if doubted := [name for name, column in columns if _is_doubted(column, text)]:
             texts = read_again(self._convert_options(doubted))
             for name in doubted:
                 refuse_bent_numbers(texts[name], table[name], name)
@@ -269,19 +218,92 @@ class CsvFormat(RowFormat):
         return pa.Table.from_arrays([column_of(one) for one in self.schema], schema=self.schema)
 
 
-def _as_parsed(type_: pa.DataType) -> pa.DataType:
-    return pa.string() if pa.types.is_decimal(type_) else moments_as_text(type_)
-
-
-def _is_doubted(column: pa.ChunkedArray, bends: bool) -> bool:
+def _is_doubted(column: pa.ChunkedArray, text: bytes) -> bool:
+    """Whether Arrow may have read a number of a column as another one: a hexadecimal one, or one that is too near to 0."""
     if not pa.types.is_floating(column.type):
-        return bends and pa.types.is_integer(column.type)
-    return bool(pc.any(is_extreme(column) if bends else pc.is_inf(column)).as_py())
+        return pa.types.is_integer(column.type) and may_be_hexadecimal(text)
+    is_infinite, is_0 = (pc.any(test(column)).as_py() for test in (pc.is_inf, is_zero))
+    return bool(is_infinite or (is_0 and may_be_small(text)))
 
 
-def may_bend(text: bytes) -> bool:
-    """Whether there may be a number in a text that is hexadecimal, or too near to 0 for a float."""
-    return b"0x" in text or b"0X" in text or may_be_small(text)
+class CsvGrammar:
+    """Where rows and values end. A quoted value ends at a quote that is neither doubled nor escaped, and may not go on then."""
+
+    def __init__(self, delimiter: str, quote: str | None, escape: str | None) -> None:
+        self._delimiter, self._quote, self._escape = (one.encode() for one in (delimiter, quote or "", escape or ""))
+        end, mark, escape = (re.escape(one or "") for one in (delimiter, quote, escape))
+        escaped = f"{escape}." if escape else "(?!)"
+        quoted = f"{mark}[^{mark}{escape}]*+(?:(?:{mark}{mark}|{escaped})[^{mark}{escape}]*+)*+{mark}"
+        bare = f"[^{end}{escape}\r\n]*+(?:{escaped}[^{end}{escape}\r\n]*+)*+"
+        value = f"(?:{quoted}|(?!{mark}){bare})" if mark else bare
+        row = f"(?:{value}{end})*+{value}(?:\r?\n|\r(?=.))"  # behind the last \r a \n may follow
+        plain = f"(?>[^{mark}{escape}]*\n)|" if mark or escape else ""  # lines without marks, which takes less time
+        # What is read here as three values by Arrow, Spark and Python: a row up to a value that goes on.
+        behind_quote = f"(?:{value}{end})*+{quoted}[^{end}\r\n]" if mark else "(?!)"
+        self._value, self.row, self.rows, self._behind_quote = (
+            re.compile(one.encode(), re.S) for one in (f"{value}{end}", row, f"(?:{plain}{row})*+", behind_quote)
+        )
+
+    def width(self, text: bytes) -> int:
+        """Return how many values the first row of a text has; 0 if that is an empty line."""
+        count = at = 0
+        while match := self._value.match(text, at):
+            count, at = count + 1, match.end()
+        return count + 1 if text[:1] not in (b"", b"\r", b"\n") else 0
+
+    def cut(self, blocks: Iterable[bytes], longest: int) -> Iterator[tuple[bytes, bytes]]:
+        """Give the rows of a text piece by piece, each time with what follows them that is no whole row yet.
+
+        Raises `pa.ArrowInvalid`: a value goes on after its quote, or a row is longer than `longest`.
+        """
+        rest, held = b"", list[bytes]()
+        for block in chain(blocks, [b""]):
+            held.append(block)
+            if block and sum(map(len, held)) < len(rest):
+                continue  # a row is read again only when twice as much of it is there
+            text, held = b"".join((rest, *held)), []
+            end = self.end_of_rows(text)
+            rest = text[end:]
+            if len(rest) > longest:
+                raise pa.ArrowInvalid(f"a row is longer than {longest} bytes")
+            # The last row may have no line end; if it has one, that is within quotes, or escaped, or a \r.
+            if not block and self.rows.fullmatch(rest[:-1] + rest[-1:].strip(b"\r\n") + b"\n"):
+                rest = b""
+            yield text.removesuffix(rest), rest
+
+    def end_of_rows(self, text: bytes) -> int:
+        """Return where the last whole row of a text ends; `pa.ArrowInvalid` if a value goes on after its quote."""
+        end, mark, plain = len(text), self._quote, text
+        for escaped in (self._escape, mark or self._delimiter, self._delimiter, b"\n", b"\r") if self._escape else ():
+            plain = plain.replace(self._escape + escaped, b"..")
+        if (is_open := self._is_open(plain)) is None:
+            end = self.rows.match(text).end()  # type: ignore[union-attr]  # of no rows, too
+            if self._behind_quote.match(text, end):
+                raise pa.ArrowInvalid(_BEHIND_QUOTE)
+            return end
+        while end >= 0:
+            quote = plain.rfind(mark, 0, end) if mark else -1
+            line_end = max(plain.rfind(b"\n", quote + 1, end), plain.rfind(b"\r", quote + 1, min(end, len(text) - 1)))
+            if line_end >= 0 and not is_open:
+                return line_end + 1
+            end, is_open = quote, not is_open
+        return 0
+
+    def _is_open(self, text: bytes) -> bool | None:
+        """Whether a text without escapes ends within quotes; None if not all of them are beside a delimiter or a line end."""
+        mark, end, seen = self._quote, self._delimiter, 0
+        if not mark or mark not in text:
+            return False
+        for start in range(0, len(text), CACHED):
+            around = (text[start - 1 : start] or b"\n") + text[start : start + CACHED + 1]
+            data = np.frombuffer(around if start + CACHED < len(text) else around + b"\n", np.uint8)
+            at = np.flatnonzero(data[1:-1] == ord(mark))
+            for beside in (data.take(at[seen % 2 :: 2]), data[2:].take(at[(seen + 1) % 2 :: 2])):
+                is_beside = (beside == ord(mark)) | (beside == ord(end)) | (beside == _NEWLINE) | (beside == _RETURN)
+                if not is_beside.all():
+                    return None
+            seen += len(at)
+        return seen % 2 == 1
 
 
 class WholeCsvEmitter(LineEmitter):
@@ -291,68 +313,44 @@ class WholeCsvEmitter(LineEmitter):
 
     def read(self, piece: Piece) -> Iterator[pa.Table]:
         path = piece.range.path
-        self._check(piece)
+        with opened(path) as file:
+            check_unchanged(file, piece.range, whole=True)
         try:
-            for table in self._rows_of(path):
+            for table in self._tables(path):
                 yield self._table(list(table.columns), path, table.num_rows)
-        except pa.ArrowException as error:
+        except (pa.ArrowException, UnicodeDecodeError) as error:
             raise BadDataError(
                 f"the CSV file {path} cannot be read: {error}. Fix it, change the fields, or raise "
                 f"max_line_bytes={self._files.max_line_bytes} if a row is longer"
             ) from error
         except DAMAGED as error:
             raise BadDataError(f"the compressed file {path} is damaged or not complete: {error}") from error
-        self._check(piece)  # cut meanwhile, it would have looked shorter
-
-    def _check(self, piece: Piece) -> None:
-        with opened(piece.range.path) as file:
+        with opened(path) as file:  # cut meanwhile, it would have looked shorter
             check_unchanged(file, piece.range, whole=True)
 
-    def _rows_of(self, path: str) -> Iterator[pa.Table]:
-        with unpacked(path) as data, io.TextIOWrapper(data, self._files.of_texts, "replace", newline="") as lines:
-            rows = replace(self._rows, columns=self._rows.names(path, lines))
-            if rows.has_header and not next(lines, ""):
-                return  # Arrow refuses a header without a line end that it is to skip
-        longest = min(self._files.max_line_bytes, 1 << 30)
-        block = longest if path.endswith(".gz") else min(longest, Path(path).stat().st_size)
-        read = pacsv.ReadOptions(
-            column_names=rows.unique_names,
-            skip_rows_after_names=int(rows.has_header),
-            use_threads=False,
-            block_size=block + 1,
-            encoding=self._files.encoding,
-        )
-
-        def batches(convert: pacsv.ConvertOptions) -> Iterator[pa.RecordBatch]:
-            with unpacked(path) as data:
-                yield from pacsv.open_csv(data, read, rows.parse_options, convert)
-
-        with unpacked(path) as data:
-            bends = _may_bend(data)
-        self._check_quotes(rows, path)
-        for at, batch in enumerate(batches(rows.convert)):
-
-            def again(convert: pacsv.ConvertOptions, at: int = at) -> pa.Table:
-                return pa.Table.from_batches(islice(batches(convert), at, at + 1))
-
-            yield rows.typed_table(pa.Table.from_batches([batch]), bends, again)
-
-    def _check_quotes(self, rows: CsvFormat, path: str) -> None:
-        with unpacked(path) as data:
-            if not rows.may_go_on_behind_quotes(iter(partial(data.read, _CHECKED), b"")):
-                return
-        with unpacked(path) as data, io.TextIOWrapper(data, self._files.of_texts, "replace", newline="") as lines:
-            try:
-                deque(csv.reader(lines, strict=True, **rows.dialect), maxlen=0)
-            except csv.Error as error:
-                if "expected after" in str(error):
-                    raise pa.ArrowInvalid(_BEHIND_QUOTE) from error
+    def _tables(self, path: str) -> Iterator[pa.Table]:
+        grammar, rows, line, rest = self._rows.grammar, None, 1, b""
+        for text, rest in grammar.cut(utf8_blocks(path, self._files, STEP), self._files.max_line_bytes):
+            at = 0
+            if rows is None and (text or not rest):  # the beginning of the file, or there is nothing
+                first = grammar.row.match(text)  # None: it has no line end
+                at = 0 if not self._rows.has_header else first.end() if first else len(text)
+                rows = self._rows.of_file(path, partial(bytes, text[:at]))
+            if rows is not None and len(text) > at:
+                yield _read(rows, text[at:], line + text.count(b"\n", 0, at))
+            line += text.count(b"\n")
+        if rest:
+            raise pa.ArrowInvalid(f"a quoted value does not end (line {line})")
 
 
-def _may_bend(data: IO[bytes]) -> bool:
-    before = b""
-    while block := data.read(_BLOCK):
-        if may_bend(before + block):
-            return True
-        before = block[-32:]  # a number may go on in the next one
-    return False
+def _read(rows: CsvFormat, text: bytes, line: int) -> pa.Table:
+    """Read rows, of which the first begins in a line; `pa.ArrowInvalid` names the line of one that is none."""
+    try:
+        return rows.read(text)
+    except pa.ArrowException as error:
+        found = [match[0] for match in rows.grammar.row.finditer(text)]
+        found.append(text[sum(map(len, found)) :])  # the last one may have no line end
+        bad = bad_ones(lambda some: rows.read(b"".join(some)), found)
+        at, cause = next(bad, (0, error))
+        line += b"".join(found[:at]).count(b"\n")
+        raise pa.ArrowInvalid(f"{rows.describe(cause)} (line {line})") from error

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import codecs
+import gzip
+import io
 import os
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Annotated, TextIO
+from typing import IO, Annotated, cast
 
 import pyarrow as pa
 
 from spouts.files.file_coordinator import FileCut, FileFormat, Look, Rest
 from spouts.files.ranges import FileRange, Position, bytes_before, check_goes_on, position_in
-from spouts.files.tails import Check, End, gz_end
+from spouts.files.tails import STEP, Check, End, gz_end
 from trident.errors import BadDataError, ReplayMismatchError, SpoutError
 from trident.setting_types import NumberBounds
 
 _WINDOW = 256 << 10
+BOM = b"\xef\xbb\xbf"
 SHOWN = 200
 LineLimit = Annotated[int, NumberBounds(int, "a whole number", 1, 512 << 20)]
 
@@ -53,8 +56,8 @@ class RowFormat(ABC):
     def end_of(self, line: bytes) -> End:
         """Say what a last line without a line end is, which it has here."""
 
-    def whole_end(self, text: TextIO) -> Check:
-        """Find out what the end of a file is whose rows may have several lines."""
+    def whole_end(self, blocks: Iterable[bytes], longest: int) -> Check:
+        """Find out what the end of a file is whose rows may have several lines, from its text in blocks of a step each."""
         yield End.MAYBE
 
 
@@ -70,7 +73,6 @@ class LineFiles(FileFormat):
     ) -> None:
         self.encoding, self.errors, self.max_line_bytes = _checked_encoding(encoding), errors, max_line_bytes
         self.whole, self.rows = whole, rows
-        self.of_texts = "utf-8-sig" if self.encoding == "utf-8" else self.encoding  # of whole files, without the mark
 
     def is_whole(self, path: str) -> bool:
         return self.whole or path.endswith(".gz")
@@ -167,8 +169,7 @@ class LineFiles(FileFormat):
         if path.endswith(".gz"):
             yield from gz_end(path)
         elif self.rows is not None:
-            with Path(path).open(encoding=self.of_texts, errors="replace", newline="") as text:
-                yield from self.rows.whole_end(text)
+            yield from self.rows.whole_end(utf8_blocks(path, self, STEP, "replace"), self.max_line_bytes)
 
     def _goes_on(self, look: Look, start: int) -> BadDataError:
         begin = _line_end_before(look.file, max(0, start - self.max_line_bytes - 1), start)
@@ -187,6 +188,21 @@ class LineFiles(FileFormat):
             "no line is read without its end, and start once with a new log_dir and state_recovery='discard_totals', which "
             "counts again all that the sources have"
         )
+
+
+def unpacked(path: str) -> IO[bytes]:
+    return cast("IO[bytes]", gzip.open(path)) if path.endswith(".gz") else Path(path).open("rb")
+
+
+def utf8_blocks(path: str, files: LineFiles, size: int, errors: str = "strict") -> Iterator[bytes]:
+    """Give the text of a whole file as UTF-8, without a mark, in blocks of about a size."""
+    with unpacked(path) as data:
+        if files.encoding == "utf-8":
+            yield data.read(size).removeprefix(BOM)
+            yield from iter(partial(data.read, size), b"")
+        else:
+            text = io.TextIOWrapper(data, files.encoding, errors, newline="")
+            yield from map(str.encode, iter(partial(text.read, size), ""))
 
 
 def line_end_after(file: int, start: int, stop: int) -> int:

@@ -9,14 +9,13 @@ import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
-from typing import IO, NamedTuple, cast
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spouts.files.line_ends import SHOWN, LineFiles, RowFormat, line_end_after, too_long
+from spouts.files.line_ends import BOM, SHOWN, LineFiles, RowFormat, line_end_after, too_long, unpacked
 from spouts.files.ranges import FileEmitter, Piece, check_unchanged, opened
 from trident.errors import BadDataError, ReplayMismatchError, SpoutError
 from trident.fields import Fields
@@ -25,7 +24,6 @@ _log = logging.getLogger(__name__)
 _BLOCK = 1_000_000
 _TABLE = 1 << 20
 _FEW_BYTES = 16 << 10
-_BOM = b"\xef\xbb\xbf"
 _NEWLINE = ord("\n")
 _warned: set[str] = set()
 
@@ -49,13 +47,9 @@ def read_texts(piece: Piece, files: LineFiles) -> Iterator[TextBlock]:
         check_unchanged(file, piece.range, files.is_whole(path))
         blocks = _gz_blocks if path.endswith(".gz") else _plain_blocks
         for at, block in blocks(file, piece, files.max_line_bytes):
-            offset = len(_BOM) if at == 0 and files.encoding == "utf-8" and block.startswith(_BOM) else at
+            offset = len(BOM) if at == 0 and files.encoding == "utf-8" and block.startswith(BOM) else at
             if len(block) > offset - at:
                 yield _text_of(path, offset, block[offset - at :], at == 0, files)
-
-
-def unpacked(path: str) -> IO[bytes]:
-    return cast("IO[bytes]", gzip.open(path)) if path.endswith(".gz") else Path(path).open("rb")
 
 
 def _plain_blocks(file: int, piece: Piece, longest: int) -> Iterator[tuple[int, bytes]]:

@@ -5,6 +5,7 @@ What all spouts of files have is here too: their settings, the choice of files, 
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypedDict, Unpack
@@ -72,6 +73,11 @@ class FileSpout:
         self._max_batch_bytes = settings.get("max_batch_bytes", 8 << 20)
         patterns, recursive = settings.get("pattern", default_pattern), settings.get("recursive", True)
         self._source = FileSource.of(paths, patterns, recursive, skips_underscored=kind != "text")
+
+    @property
+    def source_names(self) -> Sequence[str]:
+        """The folders, globs and files."""
+        return [os.path.realpath(root) for root in self._source.roots]
 
     def get_output_fields(self) -> Fields:
         return self._emitter.fields

@@ -12,6 +12,7 @@ import os
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, Unpack
@@ -119,7 +120,7 @@ class ParquetEmitter(FileEmitter):
         path, what = piece.range.path, f"the Parquet file {piece.range.path}"
         try:
             with pa.OSFile(path) as source:
-                footer = Footer.of(path, source)
+                footer = Footer.of(path, source.size(), source.read_at)
                 if footer is None or footer.crc != piece.range.crc:
                     raise ReplayMismatchError(
                         f"the batch was {piece.range} of {what}, which has {source.size()} bytes now and another footer: it "
@@ -276,11 +277,7 @@ class Footer:
     metadata: pq.FileMetaData
 
     @staticmethod
-    def of(path: str, source: pa.NativeFile) -> Footer | None:
-        return Footer.read(path, source.size(), lambda length, at: bytes(source.read_at(length, at)))
-
-    @staticmethod
-    def read(path: str, size: int, read_at: Callable[[int, int], bytes]) -> Footer | None:
+    def of(path: str, size: int, read_at: Callable[[int, int], bytes]) -> Footer | None:
         """Read the footer of a file of a size, with a function of length and offset; None if it has none (yet)."""
         tail = read_at(_TAIL, size - _TAIL) if size > _TAIL else b""
         length = int.from_bytes(tail[:4], "little") + _TAIL
@@ -355,4 +352,4 @@ def _hold(look: Look) -> FileCut:
 
 
 def _footer_of(path: str, file: int) -> Footer | None:
-    return Footer.read(path, os.fstat(file).st_size, lambda length, at: os.pread(file, length, at))
+    return Footer.of(path, os.fstat(file).st_size, partial(os.pread, file))

@@ -6,7 +6,7 @@ import json
 import math
 import re
 from base64 import b64decode
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from functools import cache
 from typing import Any
@@ -20,16 +20,30 @@ from spouts.files.line_ends import RowFormat
 from spouts.files.tails import End
 from trident.alignment import check_decimals, moments_as_text, read_moments, replace_leaves
 
+CACHED = 1 << 17  # bytes: more would not stay in the cache of a core
 _NOT_0 = "^[^eE]*[1-9]"
 """What a number begins with that is not 0."""
 _HEX = r"^\s*0[xX]"
-_SMALL = re.compile(rb"e-(?<=[\d.]e-)(?!\d{12}\b)0*(?:[2-9]\d|[1-9]\d{2,})(?![\w-])")  # but no part of a UUID
+_UUID = rb"(?<=[\da-f]{4}-[\da-f]{3}e-)\d{12}\b"  # its end, and no exponent
+_SMALL = re.compile(rb"e-(?<=[\d.]e-)(?!" + _UUID + rb")0*(?:[2-9]\d|[1-9]\d{2,})(?![\w-])")
 _LONG = re.compile(rb"\d{19}")
 _WHERE = re.compile(r"\.? in row \d+|JSON parse error: ")
 _CHANGED = re.compile(r"^Column\(/(.*)\) changed from (\w+) to (\w+)$")
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _OPENING, _CLOSING, _NEWLINE, _ZERO = b"{}\n0"
-_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|-?\d[-+.\deE]*', re.DOTALL)
+
+
+def bad_ones(read: Callable[[Any], object], items: Any, start: int = 0) -> Iterator[tuple[int, Exception]]:
+    """Give the numbers of the items that cannot be read, and why: by halves, because few of many are bad."""
+    try:
+        read(items)
+    except Exception as error:  # noqa: BLE001  whatever a decoder raises
+        if len(items) < 2:
+            yield start, error
+            return
+        half = len(items) // 2
+        yield from bad_ones(read, items[:half], start)
+        yield from bad_ones(read, items[half:], start + half)
 
 
 def refuse_bent_numbers(texts: Any, made: Any, name: str) -> None:
@@ -38,15 +52,28 @@ def refuse_bent_numbers(texts: Any, made: Any, name: str) -> None:
         check_decimals(texts, made, f"column {name!r}")
     is_whole = pa.types.is_integer(made.type)
     if is_whole or pa.types.is_floating(made.type):
-        doubted = texts if is_whole else texts.filter(is_extreme(made))
+        doubted = texts if is_whole else texts.filter(pc.or_(pc.is_inf(made), is_zero(made)))
         bent = doubted.filter(pc.match_substring_regex(doubted, _HEX if is_whole else _NOT_0))
         if len(bent):
             raise pa.ArrowInvalid(f"column {name!r}: {bent[0].as_py()!r} is not of type {made.type}")
 
 
+def may_be_hexadecimal(text: bytes) -> bool:
+    return _has_pair(text, b"0x")
+
+
 def may_be_small(text: bytes) -> bool:
     """Whether there may be a number in a text that is 0 as a float, and is none."""
-    return b"0" * 20 in text or _SMALL.search(text.lower()) is not None
+    return b"0" * 20 in text or (_has_pair(text, b"e-") and _SMALL.search(text.lower()) is not None)
+
+
+def _has_pair(text: bytes, pair: bytes) -> bool:
+    """Whether two characters follow each other, the letter as a capital too; much faster than a search for both."""
+    for at in range(0, len(text), CACHED):
+        codes = np.frombuffer(text[at : at + CACHED + 1], np.uint8) | 0x20
+        if ((codes[:-1] == pair[0]) & (codes[1:] == pair[1])).any():
+            return True
+    return False
 
 
 def leaves(column: Any) -> list[Any]:
@@ -62,25 +89,21 @@ def leaves(column: Any) -> list[Any]:
     return [leaf for part in parts for leaf in leaves(part)]
 
 
-def _is_0(numbers: Any) -> Any:
+def is_zero(numbers: Any) -> Any:
     return pc.equal(numbers, pa.scalar(0, numbers.type))
-
-
-def is_extreme(numbers: Any) -> Any:
-    return pc.or_(pc.is_inf(numbers), _is_0(numbers))
 
 
 # ---- JSON ---------------------------------------------------------------------------------------------------------------
 
 
-def _with_leaves(schema: pa.Schema, type_of: Callable[[pa.DataType], pa.DataType]) -> pa.Schema:
-    return pa.schema([pa.field(one.name, replace_leaves(one.type, type_of)) for one in schema])
-
-
 @cache
 def _as_parsed(schema: pa.Schema) -> pa.Schema:
     """Return the types as which Arrow's parser reads JSON: texts in place of moments, dates and bytes, which are base64."""
-    return _with_leaves(schema, lambda one: pa.string() if pa.types.is_binary(one) else moments_as_text(one))
+
+    def type_of(one: pa.DataType) -> pa.DataType:
+        return pa.string() if pa.types.is_binary(one) else moments_as_text(one)
+
+    return pa.schema([pa.field(one.name, replace_leaves(one.type, type_of)) for one in schema])
 
 
 def read_objects(text: bytes, schema: pa.Schema, unknown_fields: str = "ignore") -> pa.Table:
@@ -88,7 +111,11 @@ def read_objects(text: bytes, schema: pa.Schema, unknown_fields: str = "ignore")
     if not text.strip():
         return schema.empty_table()
     objects, is_apart = _objects_of(text)
-    table = _parse(text, _as_parsed(schema), unknown_fields)
+    table = pj.read_json(
+        pa.BufferReader(text),
+        pj.ReadOptions(use_threads=False, block_size=max(1 << 16, len(text) + 1)),
+        pj.ParseOptions(explicit_schema=_as_parsed(schema), unexpected_field_behavior=unknown_fields),
+    )
     if table.num_rows > objects:
         raise pa.ArrowInvalid("it is more than one row")
     if table.num_rows < objects or not is_apart:
@@ -151,16 +178,8 @@ def _objects_of(text: bytes) -> tuple[int, bool]:
     return count, is_apart
 
 
-def _parse(text: bytes, schema: pa.Schema, unknown_fields: str = "ignore") -> pa.Table:
-    return pj.read_json(
-        pa.BufferReader(text),
-        pj.ReadOptions(use_threads=False, block_size=max(1 << 16, len(text) + 1)),
-        pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior=unknown_fields),
-    )
-
-
 def _refuse_bent(table: pa.Table, text: bytes) -> None:
-    """Raise `pa.ArrowInvalid` for a number that has become infinite, or 0, or has more digits than its type."""
+    """Raise `pa.ArrowInvalid` for a number that has become infinite, 0 or another one, or has more digits than its type."""
     # Arrow's parsers let 1 pass for a decimal(5,5).
     for name, column in zip(table.schema.names, table.columns, strict=True):
         try:
@@ -168,28 +187,31 @@ def _refuse_bent(table: pa.Table, text: bytes) -> None:
                 column.validate(full=True)
         except pa.ArrowInvalid:
             raise pa.ArrowInvalid(f"column {name!r}: a number has more digits than {column.type}") from None
-    if _may_wrap(table, text):
-        lines = [line for line in text.split(b"\n") if line.strip()]
-        for at, line in enumerate(lines):
-            given = json.loads(line, parse_float=str, parse_int=str)
+    if _may_bend(table, text):
+        lines = (line for line in text.split(b"\n") if line.strip())
+        for line, row in zip(lines, table.to_pylist(), strict=True):
+            try:
+                given = json.loads(line, strict=False, parse_float=str, parse_int=str, parse_constant=str)
+            except (ValueError, RecursionError) as error:
+                raise pa.ArrowInvalid(f"it cannot be read a second time: {error}") from error
             for one in table.schema:
-                _check_decimals(given.get(one.name), table[one.name][at].as_py(), one.type, one.name)
-    infinite, zeros = counts = _extremes(table)
-    if infinite or (zeros and may_be_small(text)):
-        wide = _with_leaves(table.schema, lambda one: pa.float64() if pa.types.is_float32(one) else one)
-        if counts != _extremes(_parse(_TOKEN.sub(_as_seen, text), wide)):
-            raise pa.ArrowInvalid("a number is beyond the range of its type, too large or too near to 0")
+                _check_numbers(given.get(one.name), row[one.name], one.type, one.name)
 
 
-def _may_wrap(table: pa.Table, text: bytes) -> bool:
-    """Whether a decimal may have been read as another one, which is 0 or has some 38 digits then: see `check_decimals`."""
-    zeros = False
-    for leaf in (leaf for column in table.columns for leaf in leaves(column) if pa.types.is_decimal(leaf.type)):
-        bounds = pc.min_max(leaf).as_py()
-        if max(abs(bounds["min"] or 0), abs(bounds["max"] or 0)) >= Decimal(1).scaleb(28 - leaf.type.scale):
-            return True
-        zeros = zeros or bool(pc.any(_is_0(leaf)).as_py())
-    return zeros and (may_be_small(text) or _has_long_number(text))
+def _may_bend(table: pa.Table, text: bytes) -> bool:
+    """Whether a number may have been read as another one: a float as 0 or an infinite one, a decimal as in `check_decimals`."""
+    every = [leaf for column in table.columns for leaf in leaves(column)]
+    tests = (pa.types.is_decimal, pa.types.is_floating)
+    decimals, floats = ([leaf for leaf in every if test(leaf.type)] for test in tests)
+    zeros = [any(pc.any(is_zero(leaf)).as_py() for leaf in some) for some in (decimals, floats)]
+    is_small = any(zeros) and may_be_small(text)
+    return is_small or (zeros[0] and _has_long_number(text)) or any(map(_is_large, (*decimals, *floats)))
+
+
+def _is_large(numbers: Any) -> bool:
+    most: Any = Decimal(1).scaleb(28 - numbers.type.scale) if pa.types.is_decimal(numbers.type) else math.inf
+    bounds = pc.min_max(numbers).as_py()
+    return bool(max(abs(bounds["min"] or 0), abs(bounds["max"] or 0)) >= most)
 
 
 def _has_long_number(text: bytes) -> bool:
@@ -199,16 +221,18 @@ def _has_long_number(text: bytes) -> bool:
     return any(_LONG.search(text[max(0, 9 * at - 18) : 9 * at + 28]) for at in places)
 
 
-def _check_decimals(given: Any, made: Any, type_: pa.DataType, path: str) -> None:
-    """Do what `check_decimals` does to what is within a value of JSON, as it is given, and as Arrow has read it."""
+def _check_numbers(given: Any, made: Any, type_: pa.DataType, path: str) -> None:
+    """Compare the numbers in a value of JSON, as it is given, with what Arrow has read; `pa.ArrowInvalid` for another one."""
     if made is None:
         return
     if pa.types.is_decimal(type_):
         check_decimals(pa.array([given]), pa.array([made], type_), path)
+    if pa.types.is_floating(type_) and (math.isinf(made) or not made) and re.match(_NOT_0, given):
+        raise pa.ArrowInvalid("a number is beyond the range of its type, too large or too near to 0")
     for one in type_ if pa.types.is_struct(type_) else ():
-        _check_decimals(given.get(one.name), made[one.name], one.type, f"{path}.{one.name}")
+        _check_numbers(given.get(one.name), made[one.name], one.type, f"{path}.{one.name}")
     for each, value in zip(given, made, strict=True) if pa.types.is_list(type_) else ():
-        _check_decimals(each, value, type_.value_type, path)
+        _check_numbers(each, value, type_.value_type, path)
 
 
 def _of_text(texts: pa.Array, type_: pa.DataType, path: str) -> pa.Array:
@@ -218,15 +242,3 @@ def _of_text(texts: pa.Array, type_: pa.DataType, path: str) -> pa.Array:
         return pa.array([one if one is None else b64decode(one, validate=True) for one in texts.to_pylist()], type_)
     except ValueError as error:
         raise pa.ArrowInvalid(f"{path}: no base64 ({error})") from None
-
-
-def _as_seen(token: re.Match[bytes]) -> bytes:
-    """Return a text or number of JSON; in place of a number that is 0 or infinite as a double, and is none, another one."""
-    number = 1.0 if token[0][:1] == b'"' else float(token[0])
-    return b"1e-300" if math.isinf(number) or (not number and re.match(_NOT_0.encode(), token[0])) else token[0]
-
-
-def _extremes(table: pa.Table) -> list[int]:
-    """Count the numbers that are infinite, and those that are 0."""
-    floats = [leaf for column in table.columns for leaf in leaves(column) if pa.types.is_floating(leaf.type)]
-    return [sum(int(pc.sum(test(leaf)).as_py() or 0) for leaf in floats) for test in (pc.is_inf, _is_0)]

@@ -16,7 +16,7 @@ from typing import Literal
 
 WAIT_S = 10.0
 STEPS = 4  # of a megabyte: what a look at the files may take of the driver
-_STEP = 1 << 20
+STEP = 1 << 20
 _ALWAYS_CHECKED = 64 << 20
 _YOUNG_S = 3600.0
 
@@ -107,10 +107,10 @@ def gz_end(path: str) -> Check:
     unpacked, at_end = zlib.decompressobj(wbits=31), False
     with Path(path).open("rb") as file:
         try:
-            while data := file.read(_STEP):
+            while data := file.read(STEP):
                 has_more = False
                 while data or has_more:
-                    has_more = len(unpacked.decompress(data, _STEP)) == _STEP
+                    has_more = len(unpacked.decompress(data, STEP)) == STEP
                     data, at_end = unpacked.unconsumed_tail, unpacked.eof
                     if at_end:
                         data, unpacked = unpacked.unused_data.lstrip(b"\0"), zlib.decompressobj(wbits=31)

@@ -57,6 +57,14 @@ class _KafkaSpout:
         """Show the options without secrets."""
         return f"{type(self).__name__}({self._options!r})"
 
+    @property
+    def source_names(self) -> Sequence[str]:
+        """The topics, the pattern, or the partitions that were named of a topic."""
+        topics = self._options.topics
+        if topics.pattern is not None:
+            return [str(topics)]
+        return [name if at is None else f"{name}/{at}" for name, some in topics.named.items() for at in some or [None]]
+
     def get_output_fields(self) -> Fields:
         return emitted_fields(self._options)
 

@@ -6,12 +6,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spouts.files.parsed_columns import json_error, read_objects
+from spouts.files.parsed_columns import bad_ones, json_error, read_objects
 from trident.arrow import UNFIT, arrow_type, python_of, row_of, schema_of, strict_column, table_of
 from trident.errors import ConfigError, TridentError
 from trident.fields import Fields, FieldsLike
@@ -56,7 +57,7 @@ class Format(ABC):
         except TridentError:  # not the values' fault
             raise
         except Exception:  # noqa: BLE001  whatever a decoder raises
-            bad = dict(self._bad(values, 0))
+            bad = {at: self._why(error) for at, error in bad_ones(self.read, values)}
         if not bad_is_null or not bad:
             told = bad or {0: "it cannot be read with the others"}
             raise BadValue({at: f"its {what} is not {self.name}: {why}; {hint}" for at, why in told.items()})
@@ -67,18 +68,6 @@ class Format(ABC):
     def lists(self, values: Sequence[bytes | None], what: str = "value", hint: str = _HINT) -> list[list[Any]]:
         """Do what `columns` does with lists of plain values; a bad value raises."""
         return [python_of(array) for array in self.columns(pa.array(values, pa.binary()), False, what, hint)]
-
-    def _bad(self, values: pa.Array, start: int) -> Iterable[tuple[int, str]]:
-        try:
-            self.read(values)
-        except Exception as error:  # noqa: BLE001  as above
-            # By halves: few of many are bad, and each try reads all that are left.
-            half = len(values) // 2
-            if not half:
-                yield start, self._why(error)
-                return
-            yield from self._bad(values[:half], start)
-            yield from self._bad(values[half:], start + half)
 
     def _why(self, error: Exception) -> str:
         return " ".join(str(error).split())
@@ -217,20 +206,13 @@ class ByRecord(_Declared):
         try:
             return table_of(fields, list(rows.values()))
         except UNFIT:
-            unfit = dict(_unfit(fields, rows))
+            numbers, given = list(rows), list(rows.values())
+            unfit = {numbers[at]: str(error) for at, error in bad_ones(partial(table_of, fields), given)}
             if not unfit:
                 raise
         raise BadValue(
             {at: f"what the function of ByRecord gave does not fit ({fields}): {why}" for at, why in unfit.items()}
         )
-
-
-def _unfit(fields: Fields, rows: Mapping[int, tuple[Any, ...]]) -> Iterable[tuple[int, str]]:
-    for at, row in rows.items():
-        try:
-            table_of(fields, [row])
-        except UNFIT as error:
-            yield at, str(error)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ there was none). `bytes`: about the size of the batch.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -139,6 +139,8 @@ class RangeCoordinator(ThrottledCoordinator):
                 if self._first == "$":
                     at.setdefault(stream, [NOTHING, 0, ""])
                 continue
+            if stream not in at:
+                self._refuse_renamed(stream, at)
             read = self._read_before(stream, found, at.get(stream))
             if found.entries:
                 ranges[stream] = [found.after, found.cuts[-1], found.entries, found.cuts[:-1]]
@@ -184,6 +186,17 @@ class RangeCoordinator(ThrottledCoordinator):
         arguments: Any = (1, stream, NOTHING if after == "0" else after, count, _CUT_EVERY)
         answer = self._server.call(f"looking at the stream {stream!r}", lambda client: client.eval(_LOOK, *arguments))
         return _Look(*map(_as_text, answer)) if answer else None
+
+    def _refuse_renamed(self, stream: str, at: Mapping[str, list[Any]]) -> None:
+        """Raise `SpoutError` if a stream is one that was read under another key: its entries would be counted again."""
+        for other, (last, _, digest) in at.items():
+            found = self._look(stream, last, 1) if digest and other not in self._streams else None
+            if found is not None and found.of_after == digest:
+                raise SpoutError(
+                    f"the stream {stream!r} on Redis {self._server.place} is the one that was read as {other!r} up to entry "
+                    f"{last}, and would be counted again. Give it that key again (RENAME), and name it so. If it is another "
+                    "one that only has the same entry, give the stream of the topology another name"
+                )
 
     def _read_before(self, stream: str, look: _Look, at: list[Any] | None) -> int | None:
         """Check that what the batches before read is still the beginning of the stream; return how many entries that were."""

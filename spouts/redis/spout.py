@@ -91,7 +91,7 @@ class TransactionalRedisStreamSpout:
         if len(self._streams) > max_entries:
             raise ConfigError(f"max_entries={max_entries}: give at least 1 for each stream")
         self._tables = EntryTables(fields, len(self._streams) > 1 if with_stream is None else with_stream)
-        self._limits = first, max_entries, lost_entries
+        self._limits, self.source_names = (first, max_entries, lost_entries), self._streams
         self.on_new_log: OnNewLog = "elsewhere" if first == "$" else "start"
 
     def get_output_fields(self) -> Fields:

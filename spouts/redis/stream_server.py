@@ -6,11 +6,12 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, NamedTuple, TypedDict, TypeVar
 
 import pyarrow as pa
 
-from spouts.files.parsed_columns import refuse_bent_numbers
+from spouts.files.parsed_columns import bad_ones, refuse_bent_numbers
 from trident.alignment import read_moments
 from trident.arrow import arrow_type, schema_of
 from trident.errors import SourceAwayError, SpoutError
@@ -211,14 +212,12 @@ def _parse_column(raw: list[bytes | None], type_: pa.DataType) -> Any:
 def _misfit(
     entries: Sequence[Entry], raw: list[bytes | None], name: str, type_: pa.DataType, error: Exception
 ) -> SpoutError:
-    for entry, value in zip(entries, raw, strict=True):
-        try:
-            _parse_column([value], type_)
-        except (pa.ArrowException, ValueError) as cause:
-            why = f": {cause}" if pa.types.is_temporal(type_) else ""
-            shown = value if value is None or len(value) <= 80 else value[:80] + b"..."
-            return SpoutError(
-                f"entry {entry.id} of the stream {entry.stream!r}: the value {shown!r} of field {name!r} is not {type_}{why}. "
-                f"Declare the field as '{name}: binary' and read it in a step, whose exceptions may become dead letters"
-            )
+    for at, cause in bad_ones(partial(_parse_column, type_=type_), raw):
+        value, entry = raw[at] or b"", entries[at]
+        why = f": {cause}" if pa.types.is_temporal(type_) else ""
+        shown = value if len(value) <= 80 else value[:80] + b"..."
+        return SpoutError(
+            f"entry {entry.id} of the stream {entry.stream!r}: the value {shown!r} of field {name!r} is not {type_}{why}. "
+            f"Declare the field as '{name}: binary' and read it in a step, whose exceptions may become dead letters"
+        )
     return SpoutError(f"field {name!r} cannot be read as {type_}: {error}")

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
+from spouts.files.ranges import cut_evenly
 from trident.alignment import align
 from trident.arrow import schema_of
 from trident.errors import CheckpointMismatchError, ReplayMismatchError, SpoutError, describe
@@ -149,13 +150,9 @@ def _write_durably(path: Path, data: bytes | pa.Buffer) -> None:
 
 def cut_chunks(folder: str, chunks: Sequence[Chunk], parallelism: int) -> list[ChunkPart]:
     """Cut chunks into at most `parallelism` parts of about equal size, in their order."""
-    whole, before = sum(chunk.bytes for chunk in chunks) or 1, 0
-    groups: dict[int, list[Chunk]] = {}
-    for chunk in chunks:
-        middle = before + chunk.bytes // 2
-        groups.setdefault(min(parallelism - 1, middle * parallelism // whole), []).append(chunk)
-        before += chunk.bytes
-    return [ChunkPart(folder, tuple(group)) for group in groups.values()]
+    sizes = [max(1, chunk.bytes) for chunk in chunks]
+    parts = cut_evenly(sizes, parallelism, sys.maxsize, is_whole=lambda at: True)
+    return [ChunkPart(folder, tuple(chunks[at] for at, _, _ in part)) for part in parts]
 
 
 class ChunkEmitter:

@@ -198,6 +198,7 @@ class Reader:
 
     def __init__(self, tables: StateTables) -> None:
         self._table, self._layout, self._published = tables.changes, tables.layout, tables.at_path(read_only=True)
+        self._check_base = tables.check_base
         self._answers: dict[RawKey, RawValue | None] = {}
         self._sentinel: tuple[Sentinel | None] | None = None  # None: not read yet
         self._at: tuple[int, int] | None = None  # the version, and which table
@@ -223,6 +224,7 @@ class Reader:
         self._follow()
         at, changes = self._table.version, in_order(self._table.scan())
         self._published.refresh()
+        self._check_base(self._table, self._published.holds())
         index = self._published.index(self._layout, [changes])
         if self._table.version != at:
             yield from self.key_pages()
@@ -251,6 +253,7 @@ class Reader:
         for left in range(_TRIES if keys else 0, 0, -1):
             self._published.refresh()
             try:
+                self._check_base(self._table, self._published.holds())
                 index = self._published.index(self._layout)
                 return {} if index is None else dict(zip(keys, index.get(keys), strict=True))
             except StateError as error:

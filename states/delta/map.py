@@ -212,6 +212,8 @@ class DeltaBackingMap(BackingMap):
         self._index.load()
         self._seen = self._seen or (self._index.sentinel,)
         check_move(self._what, sentinel, self._index.sentinel, self._seen[0], force)
+        if self._index.sentinel is None:  # the state is empty, whatever base its lost changes had
+            self._publishing.publisher.clear(base_only=True)
         if self._index.version == ABSENT:
             self._create_and_load()
             check_move(self._what, sentinel, self._index.sentinel, self._seen[0], force)

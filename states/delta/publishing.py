@@ -197,11 +197,11 @@ class Publisher:
             self._due = self._last = None
         self.finish()
 
-    def clear(self) -> None:
-        """Remove all rows, because the state was emptied."""
+    def clear(self, base_only: bool = False) -> None:
+        """Remove all rows, because the state was emptied; `base_only`: those that it would be read from."""
 
         def clear() -> None:
-            if self._published.refresh() != ABSENT:
+            if self._published.refresh() != ABSENT and not (base_only and self._published.holds() is None):
                 self._published.clear()
 
         _RETRIES.run(clear, VersionMoved)

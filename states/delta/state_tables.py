@@ -241,6 +241,24 @@ class StateTables:
         opening = TableOpening(self._path, self.rows.schema, self.layout.description, options, role)
         return PublishedTable(opening, self.name)
 
+    def check_base(self, changes: StateTable, holds: Holds | None) -> None:
+        """Raise `StateError` unless a base, seen after its changes, and these together have all rows of the state."""
+        held, trimmed = -1 if holds is None else holds.seq, changes.transaction(TRIMMED)
+        is_newer = held > _last_seq(changes)
+        if is_newer:  # it may have been merged meanwhile
+            changes = changes.another(read_only=True)
+            is_newer = changes.refresh() == ABSENT or held > _last_seq(changes)
+        if is_newer or (trimmed is not None and trimmed > held):
+            raise StateError(
+                f"{self.what}: the table at its path and that of its changes, in _trident, are not of one moment, and rows are "
+                "missing: one of them was set back, removed or exchanged. Restore both from one copy of the whole folder. If "
+                f"there is none, {AFRESH}"
+            )
+
+
+def _last_seq(changes: StateTable) -> int:
+    return max((file.last for file in changes.files()), default=-1)
+
 
 def refuse_reused_names(conf: StateConf, path: str) -> None:
     """Raise `TopologyError` if a field of the value has a name whose column has values that are none of the field's type."""

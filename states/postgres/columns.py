@@ -364,7 +364,7 @@ def select_list(columns: Columns) -> str:
         if key.declared == "string":  # bytes as they are sent: those of the database may be in another encoding
             parts += [f"array_agg(octet_length(convert_to({name}, 'UTF8')))", f"string_agg({name}, '')"]
         else:
-            parts.append(f"array_agg({name})")
+            parts.append(f"array_agg({name}::{key.form.sql})")  # a table of the user's may have a wider number
     fields, width = [txid, attempt], len(columns.values)
     for side, is_there in ((befores, "IS FALSE"), (values, "IS NOT TRUE")):
         tests = [f"{name} IS NOT NULL" for name in side[:width]] + [f"{name} {is_there}" for name in side[width:]]

@@ -38,7 +38,7 @@ class TypedMap(WholeCommitMap):
         rows = TypedRows(options, conf, what, columns, view)
         super().__init__(rows, conf, partition, what)
         self._typed, self._sweeps, self.kept_changes = rows, Sweeps(), rows.changes
-        self.facts = replace(self.facts, keeps_columns=rows.form is not None)
+        self.facts = replace(self.facts, keeps_columns=rows.form is not None, unclaimed_txid=rows.last_txid)
 
     def begin(self, txid: Txid) -> None:
         super().begin(txid)

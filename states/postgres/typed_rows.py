@@ -167,6 +167,13 @@ class TypedRows(StoredRows):
         self._witness = witness
         return bytes(sentinel)
 
+    def last_txid(self) -> int:
+        """Return the last batch of which the table has rows; 0 without any, and where rows do not say it."""
+        if self._columns.kind is StateType.NON_TRANSACTIONAL:
+            return 0
+        ((last,),) = self._rows("look for rows", self._names.sql(f'SELECT max("{TXID}") FROM {{table}}'), {}) or [(0,)]
+        return last or 0
+
     # ---- writes ---------------------------------------------------------------------------------------------------
 
     def write(self, puts: Puts, sentinel: bytes = b"", found: bytes | None = None, new: bytes = b"") -> bool:
@@ -318,8 +325,8 @@ class TypedRows(StoredRows):
 
     def _is_there(self, witness: bytes | None) -> tuple[str, dict[str, Any]]:
         """Return the query for a witness that is in the table, and its arguments."""
-        if witness is None:
-            return "SELECT 1", {}
+        if witness is None:  # of a start's claim: of the table it is only known that it was made before
+            return "SELECT 1 WHERE to_regclass(%(table)s) IS NOT NULL", {"table": self._names.table}
         if self._test is None or self._test[0] != witness:
             txid, *key = decode(witness)
             ((nulls, alike),) = self._columns.by_nulls([tuple(key)])

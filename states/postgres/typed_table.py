@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -14,6 +15,7 @@ from states.postgres.options import TableNames
 from trident.errors import BackendError, TopologyError
 from trident.servers.postgres_connection import PostgresConnection, make
 from trident.state.interfaces import StateConf
+from trident.storekit import warn_once
 from trident.storekit.plain_columns import BEFORE, BEFORE_NULL, OWN
 
 _CREATE = "CREATE TABLE IF NOT EXISTS {table} ({columns}, {unique} ({keys})) WITH (fillfactor = 70)"
@@ -34,6 +36,11 @@ _UNIQUE = """
     FROM pg_index
     WHERE indrelid = to_regclass(%s) AND indisunique AND indimmediate AND indisvalid AND indpred IS NULL AND indexprs IS NULL
 """
+_TRIGGERS = """
+    SELECT tgname FROM pg_trigger
+    WHERE tgrelid = to_regclass(%s) AND NOT tgisinternal AND tgenabled IN ('O', 'A') AND tgtype & 3 = 3
+"""  # BEFORE, FOR EACH ROW
+_LOG = logging.getLogger(__name__)
 _EQUAL_NULLS = 150_000  # the version from which an index may take nulls for equal; before, no key may be null
 
 
@@ -77,7 +84,14 @@ class TypedTable:
         self._is_known = True
 
     def _complete(self, connection: PostgresConnection, found: Mapping[str, Any], missing: Sequence[Column]) -> None:
-        """Add what the table lacks, and make what is beside it."""
+        """Add what the table lacks, and make what is beside it; warn of what is between a commit and its rows."""
+        for (trigger,) in connection.execute(_TRIGGERS, (self._names.table,)).fetchall():
+            warn_once(
+                _LOG,
+                f"table {self._names.table}",
+                f"trigger {trigger} runs before each row is written. No commit sees a row that it leaves out, or a value that "
+                "it changes, and the totals are wrong then: let it change columns of your own alone, or run AFTER",
+            )
         if missing:
             self._add(connection, {}, missing)
         if self._expires and AT not in found:

@@ -157,12 +157,8 @@ def _storms(row: _Row, batches: int, given: Settings) -> float:
             return words_per_s(row.batch, batches, row.vocabulary, given=given)
         except subprocess.TimeoutExpired:
             return 0.0  # with many large batches in flight, Storm that passes tuples on together may stand still
-    with tempfile.TemporaryDirectory(prefix="trident-storm-redis-") as folder:
-        server = start_redis(Path(folder), "--save", "")
-        try:
-            return words_per_s(row.batch, batches, row.vocabulary, server.port, given)
-        finally:
-            server.stop()
+    with tempfile.TemporaryDirectory(prefix="trident-storm-redis-") as folder, start_redis(Path(folder)) as server:
+        return words_per_s(row.batch, batches, row.vocabulary, server.port, given)
 
 
 def words_per_s(batch: int, batches: int, vocabulary: int = 10_000, redis: int = 0, given: Settings = WARM) -> float:

@@ -172,14 +172,11 @@ def _spark(options: argparse.Namespace) -> Iterator[None]:
         return
     from trident.spark.session import spark_session
 
-    spark = spark_session("trident-bench", options.master)
-    try:
+    with spark_session("trident-bench", options.master) as spark:
         deadline = time.monotonic() + options.warm_up_s
         while time.monotonic() < deadline:
             spark.sparkContext.parallelize(range(2), 2).map(lambda number: number + 1).collect()
         yield
-    finally:
-        spark.stop()
 
 
 # ---- the same batches without Trident: as bare Spark jobs that keep no state, and through foreachBatch ---------------------

@@ -6,6 +6,8 @@ import http.client
 import json
 import re
 import signal
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -56,6 +58,10 @@ def run(folder: Path, name: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def changes(folder: Path, *words: str) -> Any:
+    return trident("changes", "sales:some", "revenue", *words, cwd=folder)
+
+
 def lines(text: str) -> list[Any]:
     """Return what lines say, without the positions, of which each has the txid and who committed it."""
     found = list(map(json.loads, text.splitlines()))
@@ -66,15 +72,11 @@ def lines(text: str) -> list[Any]:
 
 @pytest.mark.long
 def test_changes_are_printed_a_line_a_batch_and_continue_behind_any(folder: Path) -> None:
-    assert lines(trident("changes", "sales:some", "revenue", "--since", "0", cwd=folder).stdout) == [
-        FIRST,
-        SECOND,
-        THIRD,
-    ]
-    assert lines(trident("changes", "sales:some", "revenue", "--since", "2", cwd=folder).stdout) == [THIRD]
-    (snapshot,) = lines(trident("changes", "sales:some", "revenue", "--snapshot", cwd=folder).stdout)
+    assert lines(changes(folder, "--since", "0").stdout) == [FIRST, SECOND, THIRD]
+    assert lines(changes(folder, "--since", "2").stdout) == [THIRD]
+    (snapshot,) = lines(changes(folder, "--snapshot").stdout)
     assert (snapshot["txid"], sorted(snapshot["rows"])) == (3, [["bergen", 1], ["oslo", 7]])
-    wrong = trident("changes", "sales:some", "revenue", cwd=folder)
+    wrong = changes(folder)
     assert (wrong.returncode, "say where to begin" in wrong.stderr) == (2, True)
 
 
@@ -100,17 +102,12 @@ def test_a_browser_follows_events_and_comes_back_behind_the_last(folder: Path) -
         status, problem = ask(address, "/changes", {"Last-Event-ID": third_id[:-1] + "x"})
         assert (status, problem["kind"]) == (410, "ChangesReplacedError")
         status, problem = ask(address, "/changes?since=soon")
-        assert (status, problem["error"]) == (
-            400,
-            "since='soon': expected the number of a batch, or the position of a feed",
-        )
+        said = "since='soon': expected the number of a batch, or the position of a feed"
+        assert (status, problem["error"]) == (400, said)
         assert ask(address, "/changes", {"Host": "evil.example"})[0] == 403
-        connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=30)
-        connection.request("GET", "/changes")
-        answer = connection.getresponse()
-        run(folder, "topology")
-        assert event(answer)[1] == FOURTH
-        connection.close()
+        with asked(address, "/changes") as answer:
+            run(folder, "topology")
+            assert event(answer)[1] == FOURTH
         serving.signal(signal.SIGTERM)
         assert serving.end()[0] == 143
 
@@ -125,23 +122,22 @@ def test_a_client_is_told_whether_its_request_or_the_server_is_at_fault(error: E
         assert "GET /changes and GET /snapshot" in ask(server.url, "/no-such")[1]["error"]
 
 
+@contextmanager
+def asked(address: str, path: str, headers: dict[str, str] | None = None) -> Iterator[http.client.HTTPResponse]:
+    with closing(http.client.HTTPConnection(urlsplit(address).netloc, timeout=30)) as connection:
+        connection.request("GET", path, headers=headers or {})
+        yield connection.getresponse()
+
+
 def ask(address: str, path: str, headers: dict[str, str] | None = None) -> tuple[int, Any]:
-    connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=30)
-    connection.request("GET", path, headers=headers or {})
-    answer = connection.getresponse()
-    found = answer.status, json.loads(answer.read())
-    connection.close()
-    return found
+    with asked(address, path, headers) as answer:
+        return answer.status, json.loads(answer.read())
 
 
 def events(address: str, path: str, count: int, headers: dict[str, str] | None = None) -> list[tuple[str, Any]]:
-    connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=30)
-    connection.request("GET", path, headers=headers or {})
-    answer = connection.getresponse()
-    assert answer.headers["content-type"].startswith("text/event-stream")
-    found = [event(answer) for _ in range(count)]
-    connection.close()
-    return found
+    with asked(address, path, headers) as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        return [event(answer) for _ in range(count)]
 
 
 def event(answer: http.client.HTTPResponse) -> tuple[str, Any]:

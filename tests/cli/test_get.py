@@ -271,9 +271,7 @@ def test_a_state_in_memory_cannot_be_read() -> None:
         ("total", [], KeyListing(), "holds a single value; name no key"),
     ],
 )
-def test_keys_and_listings_must_fit_the_state(
-    state: str, keys: list[str], listing: KeyListing | None, said: str
-) -> None:
+def test_keys_and_lists_must_fit_the_state(state: str, keys: list[str], listing: KeyListing | None, said: str) -> None:
     with pytest.raises(typer.BadParameter, match=said):
         read(_topology(), settings([], {}), state, keys, listing)
 

@@ -113,7 +113,6 @@ def test_an_address_is_no_folder(words: list[str], tmp_path: Path, monkeypatch: 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("demo --crashes 3", "--crashes says nothing without --crash; add that"),
         ("submit words.py:topology --timeout 5", "--timeout says nothing without --wait; add that"),
         ("upgrade words words.py:topology --timeout 5", "--timeout says nothing without --wait; add that"),
         ("run words.py:topology --ui-port 0", "--ui-port says nothing without --ui; add that"),

@@ -15,13 +15,13 @@ import pytest
 from pyspark.sql.types import StructType
 from typer.testing import CliRunner
 
+from tests.storm.random_trees import chain
 from trident import open_state
 from trident.cli.app import app
 from trident.cli.target import load_topology
 from trident.data_source import TridentDataSource
 from trident.drpc import LocalDRPC
 from trident.errors import AlreadyRunningError, LogError
-from trident.storm import TopologyBuilder
 from trident.storm.state_lookup import StateLookupBolt
 from trident.storm.testing import MockedSpout, complete_topology
 from trident.testing import TopologyTestDriver
@@ -113,9 +113,7 @@ def test_what_is_not_there_is_said(target: str, address: str) -> None:
         open_state(load_topology(target), "count", log_dir=address)
 
 
-def test_dead_letters_are_files_beside_the_program_and_can_be_put_back(
-    target: str, address: str, tmp_path: Path
-) -> None:
+def test_dead_letters_beside_the_program_can_be_put_back(target: str, address: str, tmp_path: Path) -> None:
     run(target, address)
     assert [path.suffix for path in (tmp_path / "trident-log" / "counts" / "dead_letters").iterdir()] == [".jsonl"]
     (letter,) = json.loads(command("dead-letters", "list", address, "--json"))
@@ -152,10 +150,7 @@ def test_a_bolt_looks_up_what_a_log_on_a_server_says(target: str, address: str, 
     run(target, address)
     program = f"{tmp_path / target}"
     bolt = StateLookupBolt(program, "count", fields="word: string", key="word", value="n: bigint", log_dir=address)
-    builder = TopologyBuilder()
-    builder.set_spout("words", MockedSpout("word: string"))
-    builder.set_bolt("lookup", bolt).shuffle_grouping("words")
-    done = complete_topology(builder.create_topology(), {"words": [["the"], ["cow"]]})
+    done = complete_topology(chain(words=MockedSpout("word: string"), lookup=bolt), {"words": [["the"], ["cow"]]})
     assert sorted(done.tuples("lookup")) == [("cow", 1), ("the", 2)]
 
 

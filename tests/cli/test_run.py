@@ -345,9 +345,7 @@ def test_a_command_to_type_survives_a_shell(tmp_path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize(("flag", "code"), [((), 0), (("--fail-on-dead-letters",), 4)])
-def test_a_run_that_left_tuples_out_says_how_many_and_what_shows_them(
-    tmp_path: Path, flag: tuple[str, ...], code: int
-) -> None:
+def test_a_run_that_left_tuples_out_says_what_shows_them(tmp_path: Path, flag: tuple[str, ...], code: int) -> None:
     write_module(tmp_path, "careful", LEAVING_OUT)
     letters = ("--conf", "on_poison=dead_letter")
     done = trident("run", "careful:topology", "--once", *IN_PROCESS, *letters, *flag, cwd=tmp_path)

@@ -16,11 +16,8 @@ from tests.harness.zookeeper_servers import ZooKeeperEnsemble, start_zookeeper
 @pytest.fixture(scope="session")
 def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperEnsemble]:
     """One for the cluster's tests alone: they kill it, and with the logs of other tests it starts slowly."""
-    ensemble = start_zookeeper(tmp_path_factory.mktemp("zookeeper"))
-    try:
+    with start_zookeeper(tmp_path_factory.mktemp("zookeeper")) as ensemble:
         yield ensemble
-    finally:
-        ensemble.stop()
 
 
 @pytest.fixture(params=["sqlite", *(pytest.param(each, marks=pytest.mark.server) for each in ON_SERVERS)])

@@ -80,9 +80,7 @@ def test_a_cluster_in_zookeeper_has_its_logs_there(here: Path) -> None:
 
 
 @pytest.mark.parametrize("named_by", ["record", "settings"])
-def test_a_submitted_topology_is_read_without_the_path_of_its_log(
-    here: Path, cluster: StormClusterState, named_by: str
-) -> None:
+def test_a_submitted_topology_is_read_without_its_path(here: Path, cluster: StormClusterState, named_by: str) -> None:
     place = str(here / "somewhere")
     topology = ran(here, place)
     submitted(cluster, *((place, {}) if named_by == "record" else ("not here", {"log_dir": place})))

@@ -137,7 +137,7 @@ def test_a_topology_is_shown_by_its_heartbeat_while_its_driver_does_not_answer(c
     pages = ClusterOverview(cluster, TOKEN).of_topology("counting")
     assert pages.topology()["status"] == "WAITING"
     with pytest.raises(NotRunning, match="it waits: no Nimbus leads the cluster"):
-        pages.component("words")
+        pages.view("component/words")
     start = assigned(cluster, storm_id)
     assert pages.topology()["status"] == "STARTING"
     beating(cluster, storm_id, start, "http://127.0.0.1:9")
@@ -158,7 +158,7 @@ def test_a_topology_is_shown_by_its_heartbeat_while_its_driver_does_not_answer(c
         (WantedStatus("active", 0.0), "a", "its driver in slot host:6700 starts"),
     ],
 )
-def test_a_topology_without_a_driver_says_why(
+def test_a_topology_says_why_none_runs(
     cluster: StormClusterState, status: WantedStatus, assigned_to: str, why: str
 ) -> None:
     Leadership(cluster, "http://one").campaign()
@@ -206,7 +206,7 @@ def test_what_the_driver_says_comes_first(cluster: StormClusterState) -> None:
         assert page["isServed"]
         assert page["actions"] == ["deactivate", "rebalance", "kill"]
         assert pages.lookup("counts", ["the"])["value"] == 2
-        assert len(pages.batches()) == 2
+        assert len(pages.view("batches")["batches"]) == 2
 
 
 def test_actions_go_to_the_nimbus_that_leads(cluster: StormClusterState, tmp_path: Path) -> None:
@@ -309,9 +309,9 @@ def test_the_log_of_a_topology_that_failed_is_where_its_driver_died(cluster: Sto
 
 def test_figures_over_time_are_those_of_the_driver(cluster: StormClusterState) -> None:
     storm_id = submitted(cluster, "counting")
-    assert ClusterOverview(cluster, TOKEN).of_topology(storm_id).series() == {}
+    assert ClusterOverview(cluster, TOKEN).of_topology(storm_id).view("series") == {}
     with counting(cluster, storm_id):
-        series = ClusterOverview(cluster, TOKEN).of_topology(storm_id).series(600)
+        series = ClusterOverview(cluster, TOKEN).of_topology(storm_id).view("series", 600)
     assert (series["id"], series["window"], series["spanSeconds"]) == (storm_id, "600", 5)
     assert sum(series["tuplesPerSecond"]) > 0
     assert sum(series["failed"]) == 0

@@ -57,11 +57,8 @@ _CLEANING = """
 
 @pytest.fixture(scope="module")
 def spark_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
-    cluster = start_spark_cluster(tmp_path_factory.mktemp("spark"))
-    try:
+    with start_spark_cluster(tmp_path_factory.mktemp("spark")) as cluster:
         yield cluster
-    finally:
-        cluster.stop()
 
 
 def make_environment(folder: Path, *more: str) -> Path:
@@ -125,7 +122,7 @@ def _driver(submitted: Background) -> psutil.Process | None:
 
 
 @pytest.mark.long
-def test_spark_submit_ends_after_the_running_commit_and_leaves_nothing(
+def test_spark_submit_ends_after_a_commit_and_leaves_nothing(
     spark_cluster: SparkCluster, archive: Path, folder: Path
 ) -> None:
     words = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 
 import pytest
 
@@ -20,6 +21,5 @@ def outcomes(record_property: Callable[[str, object], None]) -> Iterator[list[Ou
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[DriverServer]:
-    server = DriverServer()
-    yield server
-    server.close()
+    with closing(DriverServer()) as server:
+        yield server

@@ -10,10 +10,9 @@ from typing import Any, ClassVar, cast
 from unittest import mock
 
 from tests.crash.fuse import OPENING, RECONCILING, Fuse
-from trident.log import log_address, object_records, postgres_records
+from trident.log import log_address, postgres_records, record_store
 from trident.log.file_log import FileLog, LogFile
 from trident.log.framing import HEAD_BYTES, decode
-from trident.log.object_records import ObjectRecords
 from trident.log.postgres_records import PostgresRecords
 from trident.log.record_store import Head
 from trident.log.stored_log import StoredLog
@@ -239,8 +238,8 @@ def crashing_log(fuse: Fuse, segment_bytes: int) -> Iterator[None]:
 
     with (
         mock.patch.object(log_address, "PostgresRecords", InPostgres),
-        mock.patch.object(object_records, "ObjectStore", Objects),
-        mock.patch.object(ObjectRecords, "head_bytes", 100),
+        mock.patch.object(record_store, "ObjectStore", Objects),
+        mock.patch.object(record_store.ObjectRecords, "head_bytes", 100),
         mock.patch.object(log_address, "StoredLog", Stored),
         mock.patch.object(log_address, "FileLog", Log),
         mock.patch.object(log_address, "ZooKeeperRecords", InZooKeeper),

@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 from tests.crash.case import EXACT, INEXACT, REPEATING_TRANSACTIONAL, STORM, STORM_REPEATED, Case, Pairing
@@ -72,12 +73,9 @@ def table(outcomes: Iterable[Outcome]) -> str:
 
 
 def main() -> None:
-    server = DriverServer()
-    try:
+    with closing(DriverServer()) as server:
         cases = [case for pairing in PAIRINGS for case in (*memory_cases(pairing), *delta_cases(pairing))]
         outcomes = list(run_all(cases, server))
-    finally:
-        server.close()
     wrong = [outcome for outcome in outcomes if outcome.case.is_exact and (outcome.torn or not outcome.is_exact)]
     exact = [outcome for outcome in outcomes if outcome.case.is_exact]
     lines = [table(outcomes), "", f"{len(exact)} runs of exact pairings, {len(exact) - len(wrong)} exact"]

@@ -18,13 +18,7 @@ from tests.crash.case import (
     Case,
     Pairing,
 )
-from tests.crash.driver_runs import (
-    DriverServer,
-    Outcome,
-    run_here,
-    run_in_processes,
-    run_killed_at_random,
-)
+from tests.crash.driver_runs import DriverServer, Outcome, run_here, run_in_processes, run_killed_at_random
 from tests.crash.fuse import POINTS
 from tests.crash.matrix import DIES, PAIRINGS, delta_cases, in_turn, memory_cases, table
 from trident.errors import InexactPairingError
@@ -137,9 +131,7 @@ def test_a_rule_that_does_not_hold_goes_wrong_once_a_store_was_written(pairing: 
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("pairing", [INEXACT, STORM], ids=str)
-def test_a_rule_that_does_not_hold_goes_wrong_on_delta_too(
-    pairing: Pairing, tmp_path: Path, server: DriverServer
-) -> None:
+def test_a_wrong_rule_goes_wrong_on_delta_too(pairing: Pairing, tmp_path: Path, server: DriverServer) -> None:
     outcome = run_in_processes(Case("P9", pairing, "delta"), tmp_path, server)
     assert outcome.differences()
     assert outcome.case.is_exact is False

@@ -84,9 +84,8 @@ def read(life: dict[str, Any]) -> None:
 
 @pytest.fixture
 def drivers() -> Iterator[DriverServer]:
-    server = DriverServer(write_or_read)
-    yield server
-    server.close()
+    with closing(DriverServer(write_or_read)) as server:
+        yield server
 
 
 def life(folder: Path, store: str, postgres: Server, redis: Server, seed: int) -> dict[str, Any]:

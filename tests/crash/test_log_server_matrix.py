@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,9 +38,8 @@ def log_at(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def server(log_at: str) -> Iterator[DriverServer]:
-    server = DriverServer()
-    yield server
-    server.close()
+    with closing(DriverServer()) as server:
+        yield server
 
 
 def on_server(cases: Iterable[Case], log_at: str) -> list[Case]:

@@ -30,9 +30,8 @@ Observe = Callable[[str, TransactionAttempt], None]
 
 @pytest.fixture
 def mortal(tmp_path: Path) -> Iterator[ZooKeeperEnsemble]:
-    zookeeper = start_zookeeper(tmp_path / "zookeeper")
-    yield zookeeper
-    zookeeper.stop()
+    with start_zookeeper(tmp_path / "zookeeper") as zookeeper:
+        yield zookeeper
 
 
 @dataclass(frozen=True)

@@ -234,8 +234,7 @@ def test_a_move_that_is_done_is_so_though_a_driver_has_died_in_a_commit_since(wo
 
 
 def test_a_store_that_is_full_is_told_and_the_move_goes_on_when_it_has_room(world: Make, tmp_path: Path) -> None:
-    full = start_redis(tmp_path, "--maxmemory", 1, "--maxmemory-policy", "noeviction")
-    try:
+    with start_redis(tmp_path, "--maxmemory", 1, "--maxmemory-policy", "noeviction") as full:
         words = world("Delta, Redis", redis=full)
         words.process("run")
         before = words.rows("old")
@@ -246,14 +245,11 @@ def test_a_store_that_is_full_is_told_and_the_move_goes_on_when_it_has_room(worl
             client.config_set("maxmemory", 0)
         assert words.move().rows == len(before[1])
         assert words.rows("new") == before
-    finally:
-        full.stop()
 
 
 @pytest.mark.long
 def test_a_store_that_goes_away_is_told_and_the_move_goes_on_when_it_is_back(world: Make, tmp_path: Path) -> None:
-    mortal = start_postgres(tmp_path)
-    try:
+    with start_postgres(tmp_path) as mortal:
         words = world("Redis, PostgreSQL", postgres=mortal)
         words.process("run")
         before = words.rows("old")
@@ -263,8 +259,6 @@ def test_a_store_that_goes_away_is_told_and_the_move_goes_on_when_it_is_back(wor
         mortal.start()
         assert words.move().written == 0
         assert words.rows("new") == before
-    finally:
-        mortal.stop()
 
 
 MIGRATED_MODULE = """
@@ -359,7 +353,7 @@ def test_values_are_migrated_exactly_wherever_it_is_killed(tmp_path: Path, addre
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(2, 22))
 @pytest.mark.parametrize("store", STATES)
-def test_values_are_migrated_exactly_in_any_order_of_kills(
+def test_values_are_migrated_in_any_order_of_kills(
     tmp_path: Path, addresses: dict[str, str], store: str, seed: int
 ) -> None:
     is_migrated_exactly(MigratedWorld(tmp_path, STATES[store].format_map(addresses), seed), random.Random(seed), 4)

@@ -12,13 +12,14 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark import SparkContext
 
 from spouts import FeederBatchSpout, FixedBatchSpout, TextFileSpout
 from spouts.rows.driver_rows import _FixedBatchCoordinator
 from states.memory import MemoryMapState
-from tests.harness.topology_runs import WAIT_S, FailTimes, RowsSpout, counted, dict_state, keep, start
+from tests.harness.topology_runs import WAIT_S, FailTimes, OneSpout, RowsSpout, counted, dict_state, keep, start
 from trident import TridentTopology
 from trident.engine.fragment_runs import TaskOutput
 from trident.engine.runners import AutoRunner, InProcessRunner
@@ -106,10 +107,6 @@ def test_a_late_runner_is_opened_once_with_the_first_batch_and_closed() -> None:
     assert len(opened) == 1
 
 
-def test_a_late_runner_that_was_never_needed_has_nothing_to_close() -> None:
-    AutoRunner(program(), 2, Opening(AssertionError("opened")), most_bytes=0).close()
-
-
 def test_a_runner_for_the_first_batch_opens_once_and_has_the_width_of_what_it_opened() -> None:
     first = AutoRunner(program(), 1, opening := Opening())
     opened = opening.opened
@@ -190,15 +187,6 @@ def test_small_and_large_batches_in_one_run(pending: int, topology: TridentTopol
     assert [sorted(one.txids) for one in large] == [[2, 4]]
 
 
-def test_without_a_large_batch_nothing_is_opened(topology: TridentTopology, large: list[Recorder]) -> None:
-    feeder, counts = words(topology)
-    feeder.feed_nowait([["a"]])
-    with start(topology, "auto") as running_topology:
-        running_topology.process_all_available()
-        assert running_topology.state(counts).multi_get(["a"]) == [1]
-        assert running_topology.txid == 1
-
-
 @pytest.mark.parametrize(("rows", "on_spark"), [(2, []), (2000, [1, 1])])
 def test_a_replay_runs_where_the_batch_ran(
     rows: int, on_spark: list[int], topology: TridentTopology, large: list[Recorder], tmp_path: Path
@@ -212,12 +200,8 @@ def test_a_replay_runs_where_the_batch_ran(
     assert [txid for one in large for txid in one.txids] == on_spark
 
 
-def test_a_spout_that_does_not_say_how_large_its_batches_are_runs_on_spark(
-    topology: TridentTopology, large: list[Recorder]
-) -> None:
-    topology.new_stream("s", Unsized(FixedBatchSpout("x: string", 1, ("a",)))).persistent_aggregate(
-        MemoryMapState(), Count(), "n"
-    )
+def test_a_spout_that_says_no_size_of_batches_runs_on_spark(topology: TridentTopology, large: list[Recorder]) -> None:
+    topology.new_stream("s", Unsized()).persistent_aggregate(MemoryMapState(), Count(), "n")
     with start(topology, "auto") as running_topology:
         running_topology.process_all_available()
     assert [one.txids for one in large] == [[1]]
@@ -231,26 +215,11 @@ def test_the_rows_of_a_simple_spout_are_counted(topology: TridentTopology, large
     assert [one.txids for one in large] == [[2]]
 
 
-class Unsized:
-    """A spout over another, whose coordinator does not say how large batches are."""
+class Unsized(OneSpout):
+    """Does not say how large its batches are."""
 
-    def __init__(self, spout: FixedBatchSpout) -> None:
-        self._spout, self.spout_type = spout, spout.spout_type
-
-    def get_output_fields(self) -> Any:
-        return self._spout.get_output_fields()
-
-    def get_coordinator(self, conf: Any) -> Any:
-        return _UnsizedCoordinator(self._spout.get_coordinator(conf))
-
-    def get_emitter(self, conf: Any) -> Any:
-        return self._spout.get_emitter(conf)
-
-
-class _UnsizedCoordinator:
-    def __init__(self, coordinator: Any) -> None:
-        for name in ("initialize_transaction", "parts", "success", "close"):
-            setattr(self, name, getattr(coordinator, name))
+    def emit(self, part: Any) -> list[pa.Table]:
+        return [pa.table({"x": ["a"]})]
 
 
 def test_where_spark_does_not_start_the_topology_ends_at_once_and_says_why(
@@ -291,7 +260,6 @@ def test_spark_starts_with_the_first_large_batch(tmp_path: Path) -> None:
     script = """
 from pyspark import SparkContext
 from spouts import FeederBatchSpout
-from spouts.rows.driver_rows import _FixedBatchCoordinator
 from states.memory import MemoryMapState
 from trident import TridentTopology
 from trident.operations import Count
@@ -330,10 +298,6 @@ def test_one_small_batch_at_a_time_stays_in_the_loops_thread(topology: TridentTo
         feeder.feed([["a"]], WAIT_S)
         assert threads == {"trident-t"}
         assert running_topology.txid == 1
-
-
-def upper(word: str) -> str:
-    return word.upper()
 
 
 class OwnEmitter:
@@ -449,7 +413,7 @@ def test_what_may_take_its_time_does_not_hold_up_the_loop(topology: TridentTopol
     spout = (OwnSpout if what == "a spout" else FixedBatchSpout)("word: string", 1, ["a"], ["b"], ["a"])
     words = topology.new_stream("words", spout)
     if what == "a function":
-        words = words.each("word", upper, "upper: string")
+        words = words.each("word", lambda word: word.upper(), "upper: string")
     if what == "an updater":
         keep(words)
     else:

@@ -19,7 +19,7 @@ from tests.harness.connect_servers import ConnectServer, start_connect
 from tests.harness.servers import Server, free_ports
 from tests.harness.sqlite_map import sqlite_state
 from tests.harness.topology_runs import keep
-from tests.run.test_on_connect import Job
+from tests.run.test_on_connect import ConnectJob
 from trident import TridentTopology
 from trident.errors import BatchFailedError, ConfigError, EnvironmentProblem, TopologyError
 from trident.operations import Count, Split
@@ -66,13 +66,11 @@ def test_a_topology_counts_on_a_server_that_has_no_trident(bare_server: ConnectS
 
 
 @pytest.mark.long
-def test_a_function_for_foreach_batch_says_that_the_server_has_no_trident(
-    bare_server: ConnectServer, tmp_path: Path
-) -> None:
-    job = Job(bare_server.session(), tmp_path)
-    job.add()
+def test_foreach_batch_says_that_the_server_has_no_trident(bare_server: ConnectServer, tmp_path: Path) -> None:
+    job = ConnectJob(bare_server.session(), tmp_path)
+    job.add("the")
     with pytest.raises(PySparkException, match="has no module 'trident': install trident-spark") as raised:
-        job.start(job.function).awaitTermination()
+        job.start(job.function()).awaitTermination()
     assert "on the server of Spark Connect" in str(raised.value)
     job.spark.stop()
 
@@ -107,9 +105,7 @@ def test_a_program_with_a_session_of_spark_connect_needs_nothing_else(
 
 
 @pytest.mark.long
-def test_rows_of_a_dataframe_of_the_server(
-    connect_server: ConnectServer, connect: SparkSession, tmp_path: Path
-) -> None:
+def test_rows_of_a_dataframe_of_a_server(connect_server: ConnectServer, connect: SparkSession, tmp_path: Path) -> None:
     topology = TridentTopology("rows")
     kept = keep(topology.new_stream("rows", DataFrameSpout(connect.range(50), str(tmp_path / "rows"))))
     with topology.start(engine="spark", master=connect_server.url) as running:
@@ -182,9 +178,7 @@ def test_a_setting_that_the_server_has_fixed_is_named(connect_server: ConnectSer
         topology.start(engine="spark", master=connect_server.url, spark_conf={"spark.executor.memory": "2g"})
 
 
-def test_states_are_committed_by_the_client(
-    connect_server: ConnectServer, redis_server: Server, tmp_path: Path
-) -> None:
+def test_a_client_commits_its_states(connect_server: ConnectServer, redis_server: Server, tmp_path: Path) -> None:
     topology, _ = counting(RedisState.opaque(f"redis://127.0.0.1:{redis_server.port}/4"))
     with pytest.raises(ConfigError, match="cannot be committed in executors: Spark Connect cannot keep"):
         topology.start(master=connect_server.url, state_placement="executors", log_dir=str(tmp_path))

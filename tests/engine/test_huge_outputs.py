@@ -13,19 +13,18 @@ import pyarrow as pa
 import pytest
 
 from states.memory import MemoryMapState
-from tests.harness.topology_runs import Keep, RowsSpout, RowsState, keep, run_all, topology_of
-from trident import BatchFailedError, Stream, TridentCollector, TridentTopology, TridentTuple
+from tests.harness.topology_runs import Keep, RowsSpout, RowsState, keep, operation, run_all, topology_of
+from trident import BatchFailedError, Stream, TridentTopology
 from trident.drpc import LocalDRPC
 from trident.engine import spark_runner
 from trident.errors import DRPCExecutionException
 from trident.fields import Fields
 from trident.operations import (
-    Aggregator,
+    BaseAggregator,
     BaseQueryFunction,
     BaseStateUpdater,
     Count,
     Function,
-    MultiReducer,
     arrow_function,
     col,
 )
@@ -51,54 +50,26 @@ def times(n: int) -> Iterator[int]:
     yield from range(n)
 
 
-class Forever(Function):
-    output_types = ("int",)
-
-    def execute(self, tuple: TridentTuple, collector: TridentCollector) -> None:
-        while True:
-            collector.emit([1])
+def emit_forever(collector: Any) -> None:
+    while True:
+        collector.emit([1])
 
 
-class Answers(BaseQueryFunction[Any, Any]):
-    output_types = ("int",)
-
-    def batch_retrieve(self, state: Any, args: Any) -> list[Any]:
-        return [None] * len(args)
-
-    def execute(self, tuple: TridentTuple, result: Any, collector: TridentCollector) -> None:
-        for number in times(tuple[0]):
-            collector.emit([number])
-
-
-class Endless(Aggregator[None], MultiReducer[None]):
-    output_types = ("int",)
-
-    def init(self, *_: Any) -> None:
-        return None
-
-    def aggregate(self, val: None, tuple: TridentTuple, collector: TridentCollector) -> None:
-        return None
-
-    def execute(self, state: None, stream_index: int, input: TridentTuple, collector: TridentCollector) -> None:
-        return None
-
-    def complete(self, val: None, collector: TridentCollector) -> None:
-        while True:
-            collector.emit([1])
-
-
-class Hundred(Endless):
-    def complete(self, val: None, collector: TridentCollector) -> None:
-        for number in range(100):
-            collector.emit([number])
-
-
-class EndlessUpdater(BaseStateUpdater[Any]):
-    output_types = ("int",)
-
-    def update_state(self, state: Any, tuples: Any, collector: TridentCollector) -> None:
-        while True:
-            collector.emit([1])
+Forever = operation("Forever", Function, "int", execute=lambda row, collector: emit_forever(collector))
+Answers = operation(
+    "Answers", BaseQueryFunction, "int",
+    batch_retrieve=lambda state, args: [None] * len(args),
+    execute=lambda row, result, collector: [collector.emit([n]) for n in times(row[0])],
+)  # fmt: skip
+Endless = operation(  # an aggregator, and a multi-reducer
+    "Endless", BaseAggregator, "int",
+    init=lambda *_: None, aggregate=lambda *_: None, execute=lambda *_: None,
+    complete=lambda val, collector: emit_forever(collector),
+)  # fmt: skip
+Hundred = operation("Hundred", Endless, "int", complete=lambda val, out: [out.emit([number]) for number in range(100)])
+EndlessUpdater = operation(
+    "EndlessUpdater", BaseStateUpdater, "int", update_state=lambda state, rows, collector: emit_forever(collector)
+)
 
 
 @arrow_function("x: int", flat=True)
@@ -281,9 +252,7 @@ Driver stacktrace:"""
     )
 
 
-def test_a_jvm_that_is_gone_is_said_to_be(
-    topology: TridentTopology, spark: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_jvm_that_is_gone_is_told(topology: TridentTopology, spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def gone(*_: Any) -> Any:
         raise ConnectionRefusedError(111, "Connection refused")
 

@@ -106,28 +106,24 @@ def test_the_more_tasks_share_a_heap_the_less_each_may_pass_on() -> None:
     assert most_per_task(1 << 50, 1) == 2_000_000_000
 
 
-SKEWED = [("the", number) for number in range(900)] + [(f"w{number}", number) for number in range(100)]
-BOUND: dict[str, Any] = {"max_bytes_per_partition": 5_000}
-
-
-def test_a_key_that_has_most_rows_of_a_partition_is_named(engine: str) -> None:
+@pytest.mark.parametrize(
+    ("most", "text"),
+    [
+        (
+            900, r"failed once in step 's/partition_by': TooManyRows: partition \d of 2 gathers \d+ bytes of the batch, and at "
+            r"most 5000 are allowed. 9\d% of its rows have the key \['the'\], and more partitions would not divide them. Use",
+        ),
+        (0, "at most 5000 are allowed. Use smaller batches or more partitions"),
+    ],
+    ids=["one key", "many keys"],
+)  # fmt: skip
+def test_a_key_that_has_most_rows_of_a_partition_is_named(most: int, text: str, engine: str) -> None:
     topology = TridentTopology("t")
-    spout = RowsSpout("word: string, n: int", {1: SKEWED})
-    keep(topology.new_stream("s", spout).partition_by("word").parallelism_hint(2).filter("n", bool))
-    text = (
-        r"failed once in step 's/partition_by': TooManyRows: partition \d of 2 gathers \d+ bytes of the batch, and at most "
-        r"5000 are allowed. 9\d% of its rows have the key \['the'\], and more partitions would not divide them. Use smaller"
-    )
+    rows = [("the" if number < most else f"w{number}", number) for number in range(1_000)]
+    stream = topology.new_stream("s", RowsSpout("word: string, n: int", {1: rows}))
+    keep(stream.partition_by("word").parallelism_hint(2).filter("n", bool))
     with pytest.raises(BatchFailedError, match=text):
-        run_all(topology, engine, **BOUND)
-
-
-def test_no_key_is_blamed_where_none_has_many_rows(engine: str) -> None:
-    topology = TridentTopology("t")
-    spout = RowsSpout("word: string, n: int", {1: [(f"w{number}", number) for number in range(1_000)]})
-    keep(topology.new_stream("s", spout).partition_by("word").parallelism_hint(2).filter("n", bool))
-    with pytest.raises(BatchFailedError, match="at most 5000 are allowed. Use smaller batches or more partitions"):
-        run_all(topology, engine, **BOUND)
+        run_all(topology, engine, max_bytes_per_partition=5_000)
 
 
 def test_a_column_that_arrow_cannot_hold_is_named_and_not_tried_again() -> None:

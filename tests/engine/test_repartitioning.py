@@ -11,21 +11,12 @@ import numpy as np
 import pytest
 
 from spouts import FixedBatchSpout
-from tests.harness.topology_runs import keep, run_all, touch
-from trident import BatchFailedError, Stream, TopologyError, TridentCollector, TridentTopology, TridentTuple
+from tests.harness.topology_runs import keep, operation, run_all, touch
+from trident import BatchFailedError, Stream, TopologyError, TridentTopology, TridentTuple
 from trident.arrow import table_of
 from trident.engine.fragment_runs import TaskOutput, merge_outputs
 from trident.engine.routing import RowFrame, apply_exchange
-from trident.operations import (
-    Aggregator,
-    Count,
-    Equals,
-    Filter,
-    FilterNull,
-    FirstN,
-    Negate,
-    Sum,
-)
+from trident.operations import Aggregator, Count, Equals, Filter, FilterNull, FirstN, Negate, Sum
 from trident.plan import make_plan
 from trident.spout.interfaces import TransactionAttempt
 from trident.steps.failures import Failure, TupleErrors
@@ -38,19 +29,12 @@ def numbers(topology: TridentTopology, count: int, parts: int = 2) -> Stream:
     return topology.new_stream("s", FixedBatchSpout("n: int, w: string", max(1, count), *batch)).parallelism_hint(parts)
 
 
-class Here(Aggregator[list[str]]):
-    """What a partition has, as one text."""
-
-    output_types = ("string",)
-
-    def init(self, batch_id: Any, collector: TridentCollector) -> list[str]:
-        return []
-
-    def aggregate(self, val: list[str], tuple: TridentTuple, collector: TridentCollector) -> list[str]:
-        return [*val, ",".join(str(value) for value in tuple)]
-
-    def complete(self, val: list[str], collector: TridentCollector) -> None:
-        collector.emit([" ".join(val)])
+Here = operation(  # what a partition has, as one text
+    "Here", Aggregator, "string",
+    init=lambda batch_id, collector: [],
+    aggregate=lambda val, row, collector: [*val, ",".join(map(str, row))],
+    complete=lambda val, collector: collector.emit([" ".join(val)]),
+)  # fmt: skip
 
 
 def here(stream: Stream, fields: str, partitions: int) -> Stream:
@@ -129,9 +113,7 @@ def test_only_the_columns_that_are_read_travel(topology: TridentTopology) -> Non
     assert arriving == ["n: int, w: string", "n: int, w: string", "n: int", "count: bigint"]
 
 
-def test_a_replay_sees_the_same_tuples_in_the_same_order(
-    engine: str, topology: TridentTopology, tmp_path: Path
-) -> None:
+def test_a_replay_sees_the_same_tuples_in_their_order(engine: str, topology: TridentTopology, tmp_path: Path) -> None:
     seen = str(tmp_path)
 
     def fails_once(text: str) -> str:
@@ -152,14 +134,6 @@ def test_a_replay_sees_the_same_tuples_in_the_same_order(
     assert Path(seen, f"seen-{zlib.crc32(first.encode())}").read_text() == "xx"
 
 
-def outside(row: TridentTuple, partitions: int) -> int:
-    return partitions
-
-
-def raises(row: TridentTuple, partitions: int) -> int:
-    return 1 // int(row["n"])
-
-
 class Bad(Filter):
     """Behind an exchange."""
 
@@ -169,14 +143,15 @@ class Bad(Filter):
 
 FAILING: dict[str, tuple[Callable[[Stream], Stream], int, str]] = {
     "a function that is out of range": (
-        lambda s: s.partition(outside).parallelism_hint(2), 1,
+        lambda s: s.partition(lambda row, count: count).parallelism_hint(2), 1,
         r"in step 's/partition' on tuple \[n=0, w='w0'\]: the function of partition returned 2 for 2 partitions; it must",
     ),
     "a function that says no number": (
         lambda s: s.partition(lambda row, count: "1"), 1, "the function of partition returned '1'",
     ),
     "a function that raises": (
-        lambda s: s.partition(raises), 1, r"in step 's/partition' on tuple \[n=0, w='w0'\]: ZeroDivisionError",
+        lambda s: s.partition(lambda row, count: 1 // row["n"]), 1,
+        r"in step 's/partition' on tuple \[n=0, w='w0'\]: ZeroDivisionError",
     ),
     "a step behind an exchange": (
         lambda s: s.shuffle().filter("w", Bad()), 1, r"in step 's/shuffle/Bad' on tuple \[w='w\d'\]: LookupError",

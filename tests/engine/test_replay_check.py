@@ -6,7 +6,7 @@ import itertools
 import logging
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,20 @@ import pytest
 
 from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
-from tests.harness.topology_runs import FailTimes, Keep, RowsSpout, RowsState, keep, run_all, start, touch
+from tests.harness.topology_runs import (
+    FailTimes,
+    Keep,
+    OneSpout,
+    RowsSpout,
+    RowsState,
+    keep,
+    operation,
+    run_all,
+    start,
+    touch,
+)
 from tests.run.random_topologies import Random
-from trident import Fields, Stream, TridentTopology, TridentTuple
+from trident import Fields, Stream, TridentTopology
 from trident.engine.fragment_runs import PutBack
 from trident.errors import BatchFailedError, ConfigError, ReplayDiffersError
 from trident.observe import ReplayDiffered, TopologyListener
@@ -71,34 +82,15 @@ class Cached:
         return self.calls / 2
 
 
-class FirstSeen(CombinerAggregator[int]):
-    """Keeps the value that it meets first: a result of the order."""
-
-    output_types = ("bigint",)
-
-    def init(self, tuple: TridentTuple) -> int:
-        return int(tuple[0])
-
-    def combine(self, val1: int, val2: int) -> int:
-        return val1
-
-    def zero(self) -> None:
-        return None
-
-
-class InSetOrder(CombinerAggregator[list[int]]):
-    """Gives the members of a set in the order in which the set has them, which follows their insertion where hashes collide."""
-
-    output_types = ("array<bigint>",)
-
-    def init(self, tuple: TridentTuple) -> list[int]:
-        return [int(tuple[0])]
-
-    def combine(self, val1: list[int], val2: list[int]) -> list[int]:
-        return list({*val1, *val2})
-
-    def zero(self) -> list[int]:
-        return []
+FirstSeen = operation(  # keeps the value that it meets first: a result of the order
+    "FirstSeen", CombinerAggregator,
+    init=lambda row: int(row[0]), combine=lambda one, other: one, zero=lambda: None,
+)  # fmt: skip
+# Gives the members of a set in the order in which the set has them, which follows their insertion where hashes collide.
+InSetOrder = operation(
+    "InSetOrder", CombinerAggregator, "array<bigint>",
+    init=lambda row: [int(row[0])], combine=lambda one, other: list({*one, *other}), zero=list,
+)  # fmt: skip
 
 
 def fed() -> tuple[TridentTopology, Stream]:
@@ -130,9 +122,7 @@ def checked(topology: TridentTopology, *rows: Any) -> ReplayDiffersError:
 
 @pytest.mark.parametrize("function", [clocked, drawn, numbered, remembered])
 @pytest.mark.parametrize("spout_type", [SpoutType.TRANSACTIONAL, SpoutType.OPAQUE])
-def test_a_step_that_gives_other_results_is_named_with_its_tuple(
-    function: Callable[..., Any], spout_type: SpoutType
-) -> None:
+def test_a_step_with_other_results_is_named_with_its_tuple(function: Callable[..., Any], spout_type: SpoutType) -> None:
     error = checked(sales(function, spout_type=spout_type))
     assert (error.topology, error.txid, error.step) == ("sales", 1, f"sales/{function.__name__}")
     assert error.row == "[shop='n', amount=5]"
@@ -256,9 +246,7 @@ class Told(TopologyListener):
         self.events.append(event)
 
 
-def test_a_running_topology_tells_once_of_a_step_and_counts_the_batches(
-    engine: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_running_topology_tells_of_a_step_once_and_counts(engine: str, caplog: pytest.LogCaptureFixture) -> None:
     told = Told()
     spout = FixedBatchSpout("shop: string, amount: bigint", 2, *([row] for row in ROWS))
     topology = TridentTopology("sales")
@@ -279,37 +267,19 @@ def test_a_running_topology_tells_once_of_a_step_and_counts_the_batches(
     assert [error.component for error in running.errors] == ["sales/drawn"]
 
 
-class Touching:
+class Touching(OneSpout):
     """An opaque spout whose emitter counts in a folder how often it reads; the rows are other ones each time."""
 
-    spout_type, is_quick = SpoutType.OPAQUE, False
+    fields, spout_type, is_quick = Fields("shop: string, amount: bigint"), SpoutType.OPAQUE, False
 
     def __init__(self, folder: Path) -> None:
         self.folder = str(folder)
-
-    def get_output_fields(self) -> Fields:
-        return Fields("shop: string, amount: bigint")
-
-    def get_coordinator(self, conf: Mapping[str, Any]) -> Touching:
-        return self
-
-    def get_emitter(self, conf: Mapping[str, Any]) -> Touching:
-        return self
-
-    def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:
-        return {"n": 1} if previous is None else None
 
     def parts(self, attempt: TransactionAttempt, definition: Definition, parallelism: int) -> list[int]:
         return [1, 2]
 
     def emit(self, part: int) -> Iterator[pa.Table]:
         yield pa.table({"shop": ["n", "s"], "amount": [touch(self.folder), part]})
-
-    def success(self, txid: int, definition: Definition) -> None:
-        """Nothing to keep."""
-
-    def close(self) -> None:
-        """Nothing is open."""
 
 
 def test_the_rows_of_an_opaque_spout_are_read_once_and_peeks_are_not_called_again(tmp_path: Path) -> None:

@@ -98,9 +98,7 @@ def test_what_is_late_is_dropped() -> None:
         boxes.wait(2, {0: 1}, 0.01)
 
 
-def test_rows_beyond_memory_wait_on_disk_and_beyond_the_bound_end_the_batch(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_rows_beyond_memory_wait_on_disk_and_beyond_the_bound_end_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resident_worker, "_IN_MEMORY", 1_000)
     monkeypatch.setattr(resident_worker, "_MOST_WAITING", 10_000)
     boxes = Boxes()
@@ -232,7 +230,7 @@ def links(monkeypatch: pytest.MonkeyPatch) -> Iterator[Links]:
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_rows_that_a_cut_keeps_from_another_worker_fail_the_attempt_and_none_is_lost(
+def test_rows_that_a_cut_withholds_fail_the_attempt_and_none_is_lost(
     links: Links, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resident_runner, "_PATIENCE_S", 300.0)  # the first batch waits for both workers

@@ -15,7 +15,7 @@ import pytest
 
 from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
-from tests.harness.topology_runs import start
+from tests.harness.topology_runs import run_all
 from trident import Fields, Stream, TridentTopology
 from trident.engine import tasks
 from trident.engine.dataframe_runner import numbers_for, partition_of
@@ -223,8 +223,7 @@ def test_rows_and_metadata_of_a_batch_are_of_the_same_run_of_each_task(exchanges
 
 
 ROWS, ROUTED_WIDTH, SIZE = 400, 2, 1_000
-ROUTED_ATTEMPT = TransactionAttempt(1, 1 << 20)
-ORDER = Order(ROUTED_ATTEMPT)
+ORDER = Order(ATTEMPT)
 WIDE, SMALL = ROWS * SIZE // 2, 32_000  # texts compress to a half; a stage without them sends ids and counts
 
 
@@ -261,7 +260,7 @@ def program_of(what: str) -> tuple[Program, list[Part]]:
     assert len(program.levels) == 2
     coordinator = spout.get_coordinator({})
     definition = coordinator.initialize_transaction(1, None)
-    return program, [("in", part) for part in coordinator.parts(ROUTED_ATTEMPT, definition, ROUTED_WIDTH)]
+    return program, [("in", part) for part in coordinator.parts(ATTEMPT, definition, ROUTED_WIDTH)]
 
 
 class Stage(NamedTuple):
@@ -301,7 +300,7 @@ def test_rows_pass_through_no_stage_in_between(spark: Any, what: str) -> None:
     program, parts = program_of(what)
     runner = SparkRunner(spark, program, ROUTED_WIDTH, owned=False)
     assert rows_of(runner.process(parts, ORDER)) == in_process(program, parts)
-    first, between, last = stages_of(spark, tag_of(runner._id, ROUTED_ATTEMPT))
+    first, between, last = stages_of(spark, tag_of(runner._id, ATTEMPT))
     assert first.written > WIDE
     assert max(between.read, between.written) < SMALL
     assert last.read > WIDE
@@ -316,7 +315,7 @@ def test_a_job_that_commits_reads_what_the_job_before_has_left(spark: Any, what:
     program, parts = program_of(what)
     runner = SparkRunner(spark, replace(program, processing=processing, commits={"some"}), ROUTED_WIDTH, owned=False)
     output = runner.process(parts, ORDER)
-    before = len(stages_of(spark, tag := tag_of(runner._id, ROUTED_ATTEMPT)))
+    before = len(stages_of(spark, tag := tag_of(runner._id, ATTEMPT)))
     assert before == processing + 2
     output = runner.commit(output, ORDER)
     assert rows_of(output) == in_process(program, parts)
@@ -396,6 +395,5 @@ def test_every_row_is_counted(way: str, engine: str) -> None:
     lines = topology.new_stream("lines", FixedBatchSpout("line: string", 2, ["the cow"], ["the dog"]))
     counted = make(topology, lines.each("line", Split(), "word: string")).aggregate(Count(), "c")
     total = counted.persistent_aggregate(MemoryMapState(), "c", Sum(), "total", state_name="total")
-    with start(topology, engine) as running:
-        running.process_all_available()
-        assert running.state(total).get() == expected
+    running = run_all(topology, engine)
+    assert running.state(total).get() == expected

@@ -7,6 +7,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -76,11 +77,8 @@ class Opened:
 
 @contextlib.contextmanager
 def opened(address: str | Path, session_timeout_s: float = 10.0) -> Iterator[Opened]:
-    state = open_cluster_state(address, session_timeout_s)
-    try:
+    with closing(open_cluster_state(address, session_timeout_s)) as state:
         yield Opened(state)
-    finally:
-        state.close()
 
 
 def check_hang(address: str, server: Server, kind: str) -> None:

@@ -37,6 +37,20 @@ class DictMap:
         self.entries.update(zip(keys, values, strict=True))
 
 
+class FailsOnce(DictMap):
+    """Loses the answer of so many puts as there are `failures`: they are carried out, and raise."""
+
+    def __init__(self, entries: dict[Any, Any], failures: list[int]) -> None:
+        super().__init__(entries)
+        self.failures = failures
+
+    def multi_put(self, keys: Sequence[Any], values: Sequence[Any]) -> None:
+        super().multi_put(keys, values)
+        if self.failures and len(keys) > 1:  # not that of a sentinel alone
+            self.failures.pop()
+            raise OSError("the answer was lost")
+
+
 class LateMap(DictMap):
     """A store that makes all puts of a commit at its end, and does not show them before."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from typing import Any
 
 from spouts import FixedBatchSpout
@@ -46,8 +47,5 @@ def echo() -> TridentTopology:
 
 
 def answers(topology: TridentTopology, args: Sequence[str], function: str = "f") -> list[Any]:
-    executor = RequestExecutor(make_request_plan(topology.graph(), function), Config(), None)
-    try:
+    with closing(RequestExecutor(make_request_plan(topology.graph(), function), Config(), None)) as executor:
         return list(executor.answers(args))
-    finally:
-        executor.close()

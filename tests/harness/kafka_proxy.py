@@ -67,11 +67,7 @@ class KafkaProxy:
 
     @contextmanager
     def rule(
-        self,
-        how: How,
-        *keys: int,
-        only: Callable[[bytes], bool] = lambda frame: True,
-        names: tuple[bytes, ...] = (),
+        self, how: How, *keys: int, only: Callable[[bytes], bool] = lambda frame: True, names: tuple[bytes, ...] = ()
     ) -> Iterator[Rule]:
         """Have a rule in force; `only` says of a request whether it is meant, `names` (and ids) are wrong for `error`."""
         made = Rule(how, set(keys), only, names)

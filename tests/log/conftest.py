@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from copy import deepcopy
 from itertools import count
@@ -64,3 +65,9 @@ def postgres_home(postgres_server: Server) -> PostgresHome:
 @pytest.fixture
 def object_home(s3_server: Server) -> ObjectHome:
     return ObjectHome(f"s3://logs/trident/log-{next(_numbers)}")
+
+
+@pytest.fixture
+def thread() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(1) as thread:
+        yield thread

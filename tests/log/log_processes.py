@@ -92,6 +92,7 @@ def commit(txid: int, attempt: int) -> CommitRecord:
     return CommitRecord(txid, attempt, {}, {}, {"tuples": 1}, 0)
 
 
+@pytest.mark.slow
 class ProcessContract:
     """Drivers in processes of their own."""
 
@@ -157,7 +158,6 @@ class ProcessContract:
         assert state.winners.ranges == ((1, 1 << 20), (taken + 1, 2 << 20))
         assert state.totals == {"tuples": taken + 1, "batches": taken + 1}
 
-    @pytest.mark.slow
     @pytest.mark.long
     def test_what_a_killed_driver_called_durable_is_there(self, home: Home, stack: ExitStack) -> None:
         committed = 0
@@ -179,9 +179,7 @@ class ProcessContract:
         assert len(state.winners.ranges) == 12
 
     @pytest.mark.parametrize("segment_bytes", [1 << 20, 500])
-    def test_a_reader_sees_each_batch_of_another_process_at_once(
-        self, home: Home, stack: ExitStack, segment_bytes: int
-    ) -> None:
+    def test_a_reader_sees_batches_of_others_at_once(self, home: Home, stack: ExitStack, segment_bytes: int) -> None:
         driver = stack.enter_context(Driver(home, segment_bytes))
         driver.says()
         reader = home.reader()

@@ -1,6 +1,6 @@
 """What a log in a `RecordStore` must do when connections are cut, servers hang or die, and the log is set back.
 
-A contract: subclass it and override `server`, `home` and `behind`.
+A contract; its user has the fixtures `server`, `home`, `behind`, and `quick`, by which a silent server counts as away sooner.
 """
 
 from __future__ import annotations
@@ -35,18 +35,9 @@ class StoredFaults:
     asks: tuple[type, str] = (Patience, "run")
 
     @pytest.fixture
-    def server(self) -> Server:
-        raise NotImplementedError
-
-    @pytest.fixture
-    def behind(self, home: StoredHome, proxy: Proxy) -> StoredHome:
-        raise NotImplementedError
-
-    @pytest.fixture
     def proxy(self, server: Server) -> Iterator[Proxy]:
-        proxy = Proxy(server.port)
-        yield proxy
-        proxy.close()
+        with closing(Proxy(server.port)) as proxy:
+            yield proxy
 
     # ---- requests whose outcome is not known ------------------------------------------------------------------------
 
@@ -66,7 +57,7 @@ class StoredFaults:
         assert without_epoch(reopened(home)) == without_epoch(log.state)
 
     @pytest.mark.parametrize("point", ["half request", "reply"])
-    def test_a_segment_begins_once_though_the_connection_is_cut(
+    def test_a_segment_begins_once_though_cut(
         self, home: StoredHome, behind: StoredHome, proxy: Proxy, point: Point
     ) -> None:
         with closing(behind.open(segment_bytes=1)) as log:
@@ -123,9 +114,7 @@ class StoredFaults:
         assert cut > 4
         assert reopened(home).totals["batches"] == cut
 
-    def test_an_append_that_was_interrupted_is_not_sent_again(
-        self, home: StoredHome, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_an_interrupted_append_is_not_sent_again(self, home: StoredHome, monkeypatch: pytest.MonkeyPatch) -> None:
         log = home.open()
         replace = log._store.replace
 
@@ -167,9 +156,7 @@ class StoredContents:
     @pytest.mark.sample(5)
     @pytest.mark.parametrize("at", [0, 5, 11, 20, -1, "cut off", "empty"])
     @pytest.mark.parametrize("which", ["head", "chunk"])
-    def test_any_changed_byte_is_an_error_that_names_the_place_and_changes_nothing(
-        self, home: StoredHome, which: str, at: int | str
-    ) -> None:
+    def test_any_changed_byte_is_an_error_that_names_it(self, home: StoredHome, which: str, at: int | str) -> None:
         with closing(home.open()) as log:
             for txid in range(1, 4):
                 log.append(commit(txid))
@@ -207,31 +194,18 @@ class StoredContents:
 
 
 class StoredAway:
-    """A server that hangs; or dies, where `vanish` and `appear` are overridden.
+    """A server that hangs; or dies, with `IsKilled`.
 
     `at_start`: what is said of it at a start.
     """
 
     at_start = r"no answer from .* for \d+ seconds"
 
-    @pytest.fixture
-    def server(self) -> Server:
-        raise NotImplementedError
-
-    @pytest.fixture
-    def quick(self) -> None:
-        """Let a silent server count as away sooner."""
-
     def vanish(self, server: Server) -> None:
         server.pause()
 
     def appear(self, server: Server) -> None:
         server.resume()
-
-    @pytest.fixture
-    def thread(self) -> Iterator[ThreadPoolExecutor]:
-        with ThreadPoolExecutor(1) as thread:
-            yield thread
 
     @pytest.mark.server
     def test_an_append_waits_for_a_server_that_is_away_and_goes_on(
@@ -310,3 +284,13 @@ class StoredAway:
         finally:
             self.appear(server)
         assert reopened(home).epoch == 1
+
+
+class IsKilled:
+    """Mixed into `StoredAway`: a server that dies."""
+
+    def vanish(self, server: Server) -> None:
+        server.kill()
+
+    def appear(self, server: Server) -> None:
+        server.start()

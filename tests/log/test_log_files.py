@@ -27,9 +27,7 @@ from trident.log.records import CommitRecord, DefineRecord, Record
 # ---- a life without trouble ------------------------------------------------------------------------------------------
 
 
-def test_names_of_new_directories_are_durable_before_the_first_record(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_names_of_directories_are_durable_before_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[Path] = []
 
     def fsync(fd: int) -> None:
@@ -52,9 +50,7 @@ def test_names_of_new_directories_are_durable_before_the_first_record(
 # ---- compaction ------------------------------------------------------------------------------------------------------
 
 
-def test_what_a_crash_in_the_middle_of_a_compaction_leaves_is_ignored_and_swept(
-    path: Path, three: list[LogState]
-) -> None:
+def test_what_a_crash_in_a_compaction_leaves_is_ignored_and_swept(path: Path, three: list[LogState]) -> None:
     (path / "00000001-0002.log.tmp").write_bytes(b"half a header")
     (path / "epoch-00000001.0badcafe.tmp").write_bytes(b"")
     (path / "notes.txt").write_text("not ours")
@@ -101,9 +97,7 @@ def test_a_file_that_is_written_has_space_after_its_records_and_gives_it_back(pa
     assert newest(path).read_bytes() == data.rstrip(b"\0").ljust(reader.offset, b"\0")
 
 
-def test_a_disk_that_gives_no_space_beforehand_is_written_to_all_the_same(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_without_space_beforehand_is_written_to_as_well(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: int) -> None:
         raise OSError(errno.EOPNOTSUPP, "not supported")
 
@@ -123,7 +117,7 @@ def test_a_reader_goes_back_with_a_writer_that_took_a_record_back(path: Path, th
 
 
 @pytest.mark.parametrize("is_there", [True, False], ids=["replaced", "swept"])
-def test_a_segment_that_is_replaced_or_swept_while_it_is_read_is_left(
+def test_a_segment_that_goes_during_reading_is_left(
     path: Path, monkeypatch: pytest.MonkeyPatch, is_there: bool
 ) -> None:
     log = FileLog.open(path, TOPOLOGY, segment_bytes=1)
@@ -184,9 +178,7 @@ class TakenOverWhileWriting(FileLog):
 
 
 @pytest.mark.parametrize(("moment", "seen"), [("before", 1), ("after", 2)])
-def test_a_takeover_in_the_middle_of_an_append_fences_it_and_loses_nothing_reported(
-    path: Path, moment: str, seen: int
-) -> None:
+def test_a_takeover_within_an_append_fences_it_and_loses_nothing_reported(path: Path, moment: str, seen: int) -> None:
     first = TakenOverWhileWriting.open(path, TOPOLOGY)
     first.append(commit(1))
     reader = LogReader(path)
@@ -209,7 +201,7 @@ def test_a_reader_passes_over_a_record_that_a_claim_may_have_fenced(path: Path) 
     assert reader.refresh().txid == 1
     log.append(commit(2))
     log.append(commit(3))
-    claim = lock.Claim.take(path, True, lambda: 0.0)  # of a driver that has not yet begun a segment
+    claim = lock.Claim.take(path, True)  # of a driver that has not yet begun a segment
     assert reader.refresh().txid == 2
     assert LogReader(path).refresh().txid == 2
     claim.release()  # it ended before it did: whoever opens the log next finds the record
@@ -219,31 +211,27 @@ def test_a_reader_passes_over_a_record_that_a_claim_may_have_fenced(path: Path) 
     log.close()
 
 
-def test_a_writer_whose_directory_was_restored_from_a_copy_stops(path: Path) -> None:
+@pytest.mark.parametrize(
+    ("is_whole", "error", "said"),
+    [
+        (True, FencedError, r"the claim epoch-00000001 is a different file now \(is log_dir a copy\?\)"),
+        (False, LogError, "its newest segment was removed or replaced .* The record is not valid"),
+    ],
+    ids=["directory", "segment"],
+)
+def test_a_writer_whose_log_was_restored_from_a_copy_stops(
+    path: Path, is_whole: bool, error: type[Exception], said: str
+) -> None:
     log = FileLog.open(path, TOPOLOGY)
     log.append(commit(1))
-    shutil.copytree(path, path.parent / "copy")
+    place, copy = path if is_whole else newest(path), path.parent / "copy"
+    shutil.copytree(place, copy) if is_whole else shutil.copy(place, copy)
     log.append(commit(2))
-    shutil.rmtree(path)
-    (path.parent / "copy").rename(path)
+    if is_whole:
+        shutil.rmtree(path)
+    copy.rename(place)  # as rsync restores: only what differs, and in one step
     for _ in range(2):
-        with pytest.raises(
-            FencedError, match=r"the claim epoch-00000001 is a different file now \(is log_dir a copy\?\)"
-        ):
-            log.append(commit(3))
-    log.close()
-    assert reopened(path).txid == 1
-
-
-def test_a_writer_whose_segment_was_restored_from_a_copy_stops(path: Path) -> None:
-    log = FileLog.open(path, TOPOLOGY)
-    log.append(commit(1))
-    segment = newest(path)
-    copy = shutil.copy(segment, path.parent / "copy")
-    log.append(commit(2))
-    Path(copy).rename(segment)  # as rsync restores: only what differs, and in one step
-    for _ in range(2):
-        with pytest.raises(LogError, match=r"its newest segment was removed or replaced .* The record is not valid"):
+        with pytest.raises(error, match=said):
             log.append(commit(3))
     log.close()
     assert reopened(path).txid == 1
@@ -329,9 +317,7 @@ def test_a_record_that_cannot_be_made_durable_does_not_count(
     assert reopened(path).txid == (2 if whole else 1)
 
 
-def test_a_log_that_cannot_be_begun_leaves_the_old_one_as_it_was(
-    path: Path, three: list[LogState], armed: dict[str, int]
-) -> None:
+def test_a_log_that_cannot_begin_leaves_the_old_one(path: Path, three: list[LogState], armed: dict[str, int]) -> None:
     armed["sync"] = errno.ENOSPC
     with pytest.raises(LogError, match="cannot open the transaction log .*: No space left on device. log_dir must be"):
         FailingLog.open(path, TOPOLOGY)
@@ -440,9 +426,7 @@ def test_a_last_record_torn_at_any_byte_is_cut(path: Path, three: list[LogState]
         assert LogReader(target).refresh() == state, size
 
 
-def test_a_cut_record_is_reported_and_does_not_come_back(
-    path: Path, three: list[LogState], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_cut_record_is_told_and_is_gone(path: Path, three: list[LogState], caplog: pytest.LogCaptureFixture) -> None:
     segment = newest(path)
     segment.write_bytes(segment.read_bytes()[:-1])
     with caplog.at_level(logging.WARNING):
@@ -457,9 +441,7 @@ def test_a_cut_record_is_reported_and_does_not_come_back(
     assert caplog.messages == []
 
 
-def test_of_records_that_share_a_sync_none_counts_from_the_first_that_a_crash_lost(
-    path: Path, three: list[LogState]
-) -> None:
+def test_of_records_that_share_a_sync_none_counts_behind_a_lost_one(path: Path, three: list[LogState]) -> None:
     segment, whole, (_, *frames) = with_more(path, define(4, "x" * 100), define(5, "x" * 100), commit(4))
     for kept, lost in enumerate(frames):
         segment.write_bytes(whole[: lost.offset] + bytes(lost.end - lost.offset) + whole[lost.end :])
@@ -513,9 +495,7 @@ def test_of_two_records_not_durable_a_crash_may_leave_a_part_of_the_second(path:
             assert without_epoch(LogReader(path).refresh()) == without_epoch(three[3]), (size, kept)
 
 
-def test_damage_to_records_durable_together_is_an_error_once_a_later_one_shows(
-    path: Path, three: list[LogState]
-) -> None:
+def test_damage_to_records_of_one_sync_is_an_error_once_a_later_one_shows(path: Path, three: list[LogState]) -> None:
     segment, whole, (_, *frames) = with_more(path, define(4), commit(4), define(5))
     for damaged in frames[:2]:
         segment.write_bytes(whole[: damaged.end - 1] + bytes([whole[damaged.end - 1] ^ 1]) + whole[damaged.end :])
@@ -565,9 +545,7 @@ def test_any_flipped_bit_of_the_last_record_cuts_it(path: Path, three: list[LogS
 
 
 @pytest.mark.slow
-def test_any_flipped_bit_before_the_last_record_is_an_error_and_nothing_is_changed(
-    path: Path, three: list[LogState]
-) -> None:
+def test_any_flipped_bit_before_the_last_record_is_an_error(path: Path, three: list[LogState]) -> None:
     segment = newest(path)
     whole, frames = segment.read_bytes(), frames_of(segment)
     for at in range(frames[-1].offset):

@@ -136,17 +136,13 @@ class TestHistory(HistoryHome):
         assert list(read_history(home.address, first=36)) == []
 
     @pytest.mark.parametrize("kept_for", [Retention(batches=10), Retention(ms=10_000)], ids=["batches", "a time"])
-    def test_a_number_of_batches_or_a_time_is_kept_and_what_is_older_is_removed(
-        self, home: Home, kept_for: Retention
-    ) -> None:
+    def test_batches_or_a_time_are_kept_and_what_is_older_is_removed(self, home: Home, kept_for: Retention) -> None:
         records = written(home, 40, history=kept_for)
         kept = list(read_history(home.address))
         assert kept == records[-len(kept) :]
         assert 10 <= len(kept) <= 30
 
-    def test_a_start_that_does_not_say_how_long_keeps_the_history(
-        self, home: Home, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_a_start_that_says_nothing_keeps_the_history(self, home: Home, caplog: pytest.LogCaptureFixture) -> None:
         caplog.set_level(logging.INFO, "trident.log.log_interface")
         records = written(home, 10) + written(home, 10, history=None)
         home.open().close()
@@ -349,9 +345,7 @@ class TestInZooKeeper(HistoryHome):
         ("0", Retention(batches=0)), ("36h", Retention(ms=129_600_000)),
     ],
 )  # fmt: skip
-def test_the_setting_is_a_time_or_a_number_of_batches_and_is_shown_so(
-    setting: str | int | None, retention: Retention | None
-) -> None:
+def test_the_setting_is_a_time_or_a_number_of_batches(setting: str | int | None, retention: Retention | None) -> None:
     assert Retention.of(Config.of(history=setting).history) == retention
     if setting in ("500", "7d", "36h"):
         assert str(retention) == setting

@@ -24,7 +24,7 @@ from tests.log.log_samples import commit
 from tests.log.stored_faults import StoredAway, StoredContents, StoredFaults
 from tests.log.test_log_contract import LogContract, OwnerContract
 from trident.errors import EnvironmentProblem, FencedError, LogError, LogHeldError
-from trident.log import object_records
+from trident.log import record_store
 from trident.log.record_store import Head
 from trident.log.records import DefineRecord
 from trident.servers.log_addresses import ObjectAddress
@@ -36,42 +36,31 @@ def home(object_home: ObjectHome) -> ObjectHome:
     return object_home
 
 
-class TestObjectLog(LogContract):
-    pass
+@pytest.fixture
+def server(s3_server: Server) -> Server:
+    return s3_server
 
 
-class TestContentsOfObjectLog(StoredContents):
-    pass
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record_store, "_ANSWER_S", 1.0)
 
 
-class TestOwnerOfObjectLog(OwnerContract):
-    pass
+class TestObjectLog(LogContract, OwnerContract, StoredContents): ...
 
 
 @pytest.mark.long
-class TestProcessesWithObjectLog(ProcessContract):
-    pass
+class TestProcessesWithObjectLog(ProcessContract): ...
 
 
 @pytest.mark.long
 class TestFaultsOfObjectLog(StoredFaults):
     @pytest.fixture
-    def server(self, s3_server: Server) -> Server:
-        return s3_server
-
-    @pytest.fixture
     def behind(self, home: ObjectHome, proxy: Proxy) -> ObjectHome:
         return ObjectHome(home.address, f"http://127.0.0.1:{proxy.port}")
 
 
-class TestObjectStoreThatHangs(StoredAway):
-    @pytest.fixture
-    def server(self, s3_server: Server) -> Server:
-        return s3_server
-
-    @pytest.fixture
-    def quick(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(object_records, "_ANSWER_S", 1.0)
+class TestObjectStoreThatHangs(StoredAway): ...
 
 
 # ---- what is asked of the store --------------------------------------------------------------------------------------
@@ -136,9 +125,7 @@ def test_a_reader_fetches_no_chunk_twice(home: ObjectHome) -> None:
 # ---- stores that are not right ---------------------------------------------------------------------------------------
 
 
-def test_a_store_that_carries_out_what_a_condition_forbids_is_refused(
-    home: ObjectHome, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_that_ignores_conditions_is_refused(home: ObjectHome, monkeypatch: pytest.MonkeyPatch) -> None:
     put = obstore.put
     for ignored in (str, dict):
 
@@ -157,9 +144,7 @@ def test_a_store_that_carries_out_what_a_condition_forbids_is_refused(
     assert reopened(home).epoch == 1
 
 
-def test_a_first_claim_that_the_store_is_still_carrying_out_is_made_again(
-    home: ObjectHome, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_first_claim_that_is_still_under_way_is_made_again(home: ObjectHome, monkeypatch: pytest.MonkeyPatch) -> None:
     put, refused = obstore.put, [0]
 
     def busy_once(store: Any, name: str, data: bytes, **how: Any) -> Any:
@@ -241,9 +226,8 @@ _numbers = count(1)
 
 @pytest.fixture(scope="session")
 def azurite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    server = start_azurite(tmp_path_factory.mktemp("azurite"))
-    yield server
-    server.stop()
+    with start_azurite(tmp_path_factory.mktemp("azurite")) as server:
+        yield server
 
 
 class InAzure:
@@ -260,25 +244,11 @@ class InAzure:
     def home(self, server: Server) -> ObjectHome:
         return ObjectHome(f"az://logs/trident/log-{next(_numbers)}")
 
-    @pytest.fixture
-    def quick(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(object_records, "_ANSWER_S", 1.0)
+
+class TestAzureLog(InAzure, LogContract, OwnerContract, ProcessContract): ...
 
 
-class TestAzureLog(InAzure, LogContract):
-    pass
-
-
-class TestOwnerOfAzureLog(InAzure, OwnerContract):
-    pass
-
-
-class TestProcessesWithAzureLog(InAzure, ProcessContract):
-    pass
-
-
-class TestAzureThatHangs(InAzure, StoredAway):
-    pass
+class TestAzureThatHangs(InAzure, StoredAway): ...
 
 
 class TestAzureThatIsRestarted(InAzure, StoredAway):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -17,7 +17,7 @@ from tests.harness.servers import Server
 from tests.log.log_homes import PostgresHome, read, reopened
 from tests.log.log_processes import ProcessContract
 from tests.log.log_samples import TOPOLOGY, commit
-from tests.log.stored_faults import StoredAway, StoredContents, StoredFaults
+from tests.log.stored_faults import IsKilled, StoredAway, StoredContents, StoredFaults
 from tests.log.test_log_contract import LogContract, OwnerContract
 from trident.errors import ConfigError, EnvironmentProblem, LogError, LogHeldError
 from trident.log import postgres_records
@@ -30,55 +30,44 @@ def home(postgres_home: PostgresHome) -> PostgresHome:
     return postgres_home
 
 
-class TestPostgresLog(LogContract):
-    pass
+@pytest.fixture
+def server(postgres_server: Server) -> Server:
+    return postgres_server
 
 
-class TestContentsOfPostgresLog(StoredContents):
-    pass
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(postgres_records, "_ANSWER_S", 1.0)
 
 
-class TestOwnerOfPostgresLog(OwnerContract):
-    pass
+@pytest.fixture
+def schema(home: PostgresHome) -> Iterator[str]:
+    name = f"of_{home.address.rpartition('-')[2]}"
+    home.ask(f"CREATE SCHEMA {name}")
+    yield name
+    home.ask(f"DROP SCHEMA {name} CASCADE")
 
 
-class TestProcessesWithPostgresLog(ProcessContract):
-    pass
+def home_in(schema: str, home: PostgresHome, more: str = "") -> PostgresHome:
+    return PostgresHome(f"{home.address}{more}&options=-csearch_path%3D{schema}")
+
+
+class TestPostgresLog(LogContract, OwnerContract, ProcessContract, StoredContents): ...
 
 
 @pytest.mark.long
 class TestFaultsOfPostgresLog(StoredFaults):
     @pytest.fixture
-    def server(self, postgres_server: Server) -> Server:
-        return postgres_server
-
-    @pytest.fixture
     def behind(self, home: PostgresHome, proxy: Proxy, server: Server) -> PostgresHome:
         return PostgresHome(home.address.replace(f":{server.port}/", f":{proxy.port}/"))
 
 
-class PostgresAway(StoredAway):
-    @pytest.fixture
-    def server(self, postgres_server: Server) -> Server:
-        return postgres_server
-
-    @pytest.fixture
-    def quick(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(postgres_records, "_ANSWER_S", 1.0)
+@pytest.mark.long
+class TestPostgresThatHangs(StoredAway): ...
 
 
 @pytest.mark.long
-class TestPostgresThatHangs(PostgresAway):
-    """One that answers no more, as `StoredAway` has it."""
-
-
-@pytest.mark.long
-class TestPostgresThatIsKilled(PostgresAway):
-    def vanish(self, server: Server) -> None:
-        server.kill()
-
-    def appear(self, server: Server) -> None:
-        server.start()
+class TestPostgresThatIsKilled(IsKilled, StoredAway): ...
 
 
 def connection_of(log: Any) -> Any:
@@ -154,24 +143,17 @@ def test_a_user_without_rights_is_told_what_is_missing(home: PostgresHome) -> No
         home.ask("DROP ROLE reader")
 
 
-def test_two_first_starts_at_once_make_the_tables_once(home: PostgresHome) -> None:
-    schema = f"first_{os.getpid()}"
-    home.ask(f"CREATE SCHEMA {schema}")
-    homes = [PostgresHome(f"{home.address}-{at}&options=-csearch_path%3D{schema}") for at in range(6)]
-    try:
-        with ThreadPoolExecutor(6) as threads:
-            assert [state.epoch for state in threads.map(reopened, homes)] == [1] * 6
-    finally:
-        home.ask(f"DROP SCHEMA {schema} CASCADE")
+def test_two_first_starts_at_once_make_the_tables_once(home: PostgresHome, schema: str) -> None:
+    homes = [home_in(schema, home, f"-{at}") for at in range(6)]
+    with ThreadPoolExecutor(6) as threads:
+        assert [state.epoch for state in threads.map(reopened, homes)] == [1] * 6
 
 
-def test_a_log_that_begins_beside_one_in_another_schema_says_so(
-    home: PostgresHome, caplog: pytest.LogCaptureFixture
+def test_a_log_beside_one_in_another_schema_says_so(
+    home: PostgresHome, schema: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    schema, foreign = f"beside_{os.getpid()}", f"foreign_{os.getpid()}"
-    home.ask(f"CREATE SCHEMA {schema}")
-    home.ask(f"CREATE SCHEMA {foreign} CREATE TABLE trident_log_heads (another int)")
-    beside = PostgresHome(f"{home.address}&options=-csearch_path%3D{schema}")
+    home.ask(f"CREATE SCHEMA {schema}_foreign CREATE TABLE trident_log_heads (another int)")
+    beside = home_in(schema, home)
     try:
         reopened(home)
         assert caplog.messages == []
@@ -182,21 +164,13 @@ def test_a_log_that_begins_beside_one_in_another_schema_says_so(
         reopened(beside)
         assert len(caplog.messages) == 1
     finally:
-        home.ask(f"DROP SCHEMA {schema}, {foreign} CASCADE")
+        home.ask(f"DROP SCHEMA {schema}_foreign CASCADE")
 
 
-def test_tables_of_another_version_are_refused_by_name(home: PostgresHome) -> None:
-    schema = f"former_{os.getpid()}"
-    former = PostgresHome(f"{home.address}&options=-csearch_path%3D{schema}")
-    home.ask(f"CREATE SCHEMA {schema}")
-    try:
-        home.ask(f"CREATE TABLE {schema}.trident_log_heads (topology text PRIMARY KEY, epoch bigint, id text)")
-        with pytest.raises(
-            LogError, match="trident_log_heads at .* is of another format version; use the version that"
-        ):
-            former.open()
-    finally:
-        home.ask(f"DROP SCHEMA {schema} CASCADE")
+def test_tables_of_another_version_are_refused_by_name(home: PostgresHome, schema: str) -> None:
+    home.ask(f"CREATE TABLE {schema}.trident_log_heads (topology text PRIMARY KEY, epoch bigint, id text)")
+    with pytest.raises(LogError, match="trident_log_heads at .* is of another format version; use the version that"):
+        home_in(schema, home).open()
 
 
 @pytest.mark.parametrize(
@@ -209,9 +183,7 @@ def test_tables_of_another_version_are_refused_by_name(home: PostgresHome) -> No
         ("/db?topology=a%23b&port=5433", "postgresql:///db?port=5433", "a#b"),
     ],
 )
-def test_an_address_is_one_of_libpq_and_a_name_also_if_it_was_taken_for_a_path(
-    address: str, url: str, name: str
-) -> None:
+def test_an_address_is_libpqs_and_a_name_also_if_taken_for_a_path(address: str, url: str, name: str) -> None:
     read_as = PostgresAddress.of(f"postgresql://{address}")
     assert psycopg.conninfo.conninfo_to_dict(read_as.url) == psycopg.conninfo.conninfo_to_dict(url)
     assert read_as.name == name

@@ -1,4 +1,4 @@
-"""A log in a real ZooKeeper whose connections are cut, sessions end, servers die and access is refused."""
+"""The contract of a log, on one in a real ZooKeeper; connections are cut, sessions end, servers die and access is refused."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ from tests.harness.proxy import Proxy
 from tests.harness.servers import Server
 from tests.harness.zookeeper_servers import ZooKeeperEnsemble, start_zookeeper
 from tests.log.log_homes import ZooKeeperHome, read, reopened
+from tests.log.log_processes import ProcessContract
 from tests.log.log_samples import TOPOLOGY, commit
-from tests.log.stored_faults import StoredAway, StoredContents, StoredFaults
+from tests.log.stored_faults import IsKilled, StoredAway, StoredContents, StoredFaults
+from tests.log.test_log_contract import LogContract, OwnerContract
 from trident.config import Config
 from trident.errors import FencedError, LogError, LogHeldError
 from trident.log import lock, zookeeper_records
@@ -44,19 +46,11 @@ def home(zookeeper_home: ZooKeeperHome) -> ZooKeeperHome:
 
 @pytest.fixture
 def proxy(zookeeper_server: ZooKeeperEnsemble) -> Iterator[Proxy]:
-    proxy = Proxy(zookeeper_server.members[0].port)
-    yield proxy
-    proxy.close()
+    with closing(Proxy(zookeeper_server.members[0].port)) as proxy:
+        yield proxy
 
 
-@pytest.fixture
-def thread() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor(1) as thread:
-        yield thread
-
-
-class TestContentsOfZooKeeperLog(StoredContents):
-    pass
+class TestZooKeeperLog(LogContract, OwnerContract, ProcessContract, StoredContents): ...
 
 
 class TestFaultsOfZooKeeperLog(StoredFaults):
@@ -72,14 +66,13 @@ class TestFaultsOfZooKeeperLog(StoredFaults):
 
 
 @pytest.mark.long
-class TestZooKeeperThatIsKilled(StoredAway):
+class TestZooKeeperThatHangs(StoredAway):
     at_start = "no ZooKeeper answers at .* Start it, or"
 
     @pytest.fixture
     def server(self, tmp_path: Path) -> Iterator[Server]:
-        zookeeper = start_zookeeper(tmp_path / "zookeeper")
-        yield zookeeper.members[0]
-        zookeeper.stop()
+        with start_zookeeper(tmp_path / "zookeeper") as zookeeper:
+            yield zookeeper.members[0]
 
     @pytest.fixture
     def home(self, server: Server) -> ZooKeeperHome:
@@ -90,28 +83,15 @@ class TestZooKeeperThatIsKilled(StoredAway):
         if "at_the_start" in request.node.name:
             monkeypatch.setattr(zookeeper_records, "SESSION_S", 1.0)
 
-    def vanish(self, server: Server) -> None:
-        server.kill()
-
-    def appear(self, server: Server) -> None:
-        server.start()
-
 
 @pytest.mark.long
-class TestZooKeeperThatHangs(TestZooKeeperThatIsKilled):
-    def vanish(self, server: Server) -> None:
-        server.pause()
-
-    def appear(self, server: Server) -> None:
-        server.resume()
+class TestZooKeeperThatIsKilled(IsKilled, TestZooKeeperThatHangs): ...
 
 
 # ---- servers that die ------------------------------------------------------------------------------------------------
 
 
-def test_a_server_that_takes_a_connection_and_never_answers_is_asked_again_soon(
-    home: ZooKeeperHome, proxy: Proxy
-) -> None:
+def test_a_server_that_accepts_and_never_answers_is_asked_again_soon(home: ZooKeeperHome, proxy: Proxy) -> None:
     answers, silent = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -211,9 +191,7 @@ def test_the_log_of_another_machine_is_free_when_its_session_ends(
     second.close()
 
 
-def test_the_log_of_another_machine_is_held_while_its_session_goes_on(
-    home: ZooKeeperHome, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_log_of_other_machines_is_held_by_its_session(home: ZooKeeperHome, monkeypatch: pytest.MonkeyPatch) -> None:
     with closing(opened_elsewhere(home)) as first:
         monkeypatch.setattr(zookeeper_records, "SESSION_S", 1.0)
         with pytest.raises(LogHeldError, match="held by process .*epoch 1"):
@@ -341,9 +319,7 @@ def test_nodes_that_this_user_may_not_touch_are_refused_and_the_right_user_goes_
     assert "secret" not in str(caught.value)
 
 
-def test_old_segments_that_cannot_be_removed_are_reported_and_do_no_harm(
-    home: ZooKeeperHome, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_old_segments_that_cannot_be_removed_are_told_of(home: ZooKeeperHome, caplog: pytest.LogCaptureFixture) -> None:
     reopened(home)
     home.client.create(f"{home.path}/chunks/00000000-0001-00000000-ab/notes", makepath=True)
     with caplog.at_level(logging.WARNING):

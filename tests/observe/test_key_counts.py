@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
 from states.redis import RedisState
 from tests.harness.crashing_stores import DictMap
-from tests.harness.topology_runs import dict_state, keep
+from tests.harness.topology_runs import dict_state, keep, operation
 from tests.observe.watching import Kept, started, word_topology
 from trident import TridentTopology
 from trident.counts import NO_KEYS, KeyCounts, count_keys, counting_keys
@@ -19,15 +21,8 @@ from trident.operations import Count, MapGet
 from trident.operations.interfaces import ReducerAggregator
 from trident.state import CachedMap, StateType, map_state
 from trident.state.interfaces import StateSpec
-from trident.tuples import TridentTuple
 
 WORDS = "the cow the moon"  # two batches of two
-
-
-def cached_state(kind: str, size: int) -> StateSpec:
-    """Return a state over a dict, behind a cache of so many keys."""
-    entries: dict[Any, Any] = {}
-    return map_state(lambda conf, partition, count: CachedMap(DictMap(entries), size), kind)
 
 
 def counted(topology: TridentTopology, folder: Path, state: str = "count", **conf: Any) -> list[KeyCounts]:
@@ -38,25 +33,26 @@ def counted(topology: TridentTopology, folder: Path, state: str = "count", **con
     return [batch.key_counts.get(state, NO_KEYS) for batch in kept.batches]
 
 
-@pytest.mark.parametrize("kind", [kind.value for kind in StateType])
-def test_each_kind_of_map_counts_what_it_reads_and_writes(kind: str, tmp_path: Path) -> None:
-    topology = word_topology("kinds", 2, WORDS, dict_state({}, kind))
-    assert counted(topology, tmp_path, allow_inexact=True) == [KeyCounts(2, 0, 2)] * 2
+def cached_state(kind: str) -> StateSpec:
+    entries: dict[Any, Any] = {}
+    return map_state(lambda conf, partition, count: CachedMap(DictMap(entries), 10), kind)
 
 
-@pytest.mark.parametrize("kind", [kind.value for kind in StateType])
-def test_a_cache_answers_for_the_store(kind: str, tmp_path: Path) -> None:
-    topology = word_topology("cached", 2, WORDS, cached_state(kind, 10))
-    assert counted(topology, tmp_path, allow_inexact=True) == [KeyCounts(2, 0, 2), KeyCounts(1, 1, 2)]
+KINDS = [kind.value for kind in StateType]
+UNCACHED, CACHED = [KeyCounts(2, 0, 2)] * 2, [KeyCounts(2, 0, 2), KeyCounts(1, 1, 2)]
+# The words of a batch, a state, and the keys of each batch.
+COUNTED: dict[str, tuple[int, Callable[[], StateSpec], list[KeyCounts]]] = {
+    **{kind: (2, partial(dict_state, {}, kind), UNCACHED) for kind in KINDS},
+    **{f"{kind}, cached": (2, partial(cached_state, kind), CACHED) for kind in KINDS},
+    "columns": (2, MemoryMapState.opaque, UNCACHED),
+    "all partitions": (4, partial(dict_state, {}, partitions=3), [KeyCounts(3, 0, 3)]),
+}
 
 
-def test_a_state_of_columns_counts_as_one_of_rows(tmp_path: Path) -> None:
-    assert counted(word_topology("columns", 2, WORDS, MemoryMapState()), tmp_path) == [KeyCounts(2, 0, 2)] * 2
-
-
-def test_all_partitions_of_a_state_count(tmp_path: Path) -> None:
-    topology = word_topology("wide", 4, WORDS, dict_state({}, partitions=3))
-    assert counted(topology, tmp_path) == [KeyCounts(3, 0, 3)]
+@pytest.mark.parametrize("case", COUNTED)
+def test_each_kind_of_map_counts_what_it_reads_and_writes(case: str, tmp_path: Path) -> None:
+    size, state, expected = COUNTED[case]
+    assert counted(word_topology("kinds", size, WORDS, state()), tmp_path, allow_inexact=True) == expected
 
 
 def test_a_query_counts_to_the_state_that_it_asks(tmp_path: Path) -> None:
@@ -67,16 +63,9 @@ def test_a_query_counts_to_the_state_that_it_asks(tmp_path: Path) -> None:
     assert counted(topology, tmp_path) == [KeyCounts(4, 0, 2)] * 2
 
 
-class Longest(ReducerAggregator[str]):
-    """The longest word."""
-
-    output_types = ("string",)
-
-    def init(self) -> str:
-        return ""
-
-    def reduce(self, current: str, tuple: TridentTuple) -> str:
-        return max(current, str(tuple[0]), key=len)
+Longest = operation(
+    "Longest", ReducerAggregator, "string", init=str, reduce=lambda current, row: max(current, str(row[0]), key=len)
+)
 
 
 def test_a_single_value_is_one_key(tmp_path: Path) -> None:
@@ -122,9 +111,7 @@ def run(redis_url: str, folder: Path, placement: str, pending: int) -> Kept:
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("pending", [1, 3])  # one job for processing and commit, or one for each
-def test_tasks_that_commit_report_what_they_read_and_wrote(
-    spark: Any, redis_url: str, tmp_path: Path, pending: int
-) -> None:
+def test_tasks_report_what_they_read_and_wrote(spark: Any, redis_url: str, tmp_path: Path, pending: int) -> None:
     driver, executors = (run(redis_url, tmp_path, placement, pending) for placement in ("driver", "executors"))
     for kept, placement in ((driver, "driver"), (executors, "executors")):
         assert [batch.placements for batch in kept.batches] == [{"count": placement}] * 2

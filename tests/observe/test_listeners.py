@@ -122,7 +122,7 @@ class Raising(Kept):
         raise SystemExit(f"batch {event.txid}")
 
 
-def test_a_listener_that_raises_harms_neither_the_topology_nor_other_listeners(
+def test_a_listener_that_raises_harms_neither_topology_nor_listeners(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     raising, kept = Raising(), Kept()

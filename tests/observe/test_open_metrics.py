@@ -49,15 +49,12 @@ def scrape(running: RunningTopology, accept: str = OPENMETRICS) -> str:
     """Ask for the metrics of a topology, as Prometheus does."""
     assert running.metrics_url is not None
     address = urlsplit(running.metrics_url)
-    connection = http.client.HTTPConnection(address.netloc, timeout=30)
-    try:
+    with closing(http.client.HTTPConnection(address.netloc, timeout=30)) as connection:
         connection.request("GET", address.path, headers={"Accept": accept})
         response = connection.getresponse()
         assert response.status == 200
         assert response.headers["Content-Type"].startswith(accept.partition(";")[0])
         return response.read().decode()
-    finally:
-        connection.close()
 
 
 def samples(text: str) -> Samples:
@@ -204,9 +201,7 @@ def test_the_port_is_freed_at_the_end_whatever_ends_the_topology(tmp_path: Path)
     assert threads_of("freed") + threads_of("broken") == []
 
 
-def test_a_client_that_sends_half_a_request_is_no_traceback(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_half_a_request_is_no_traceback(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(open_metrics, "_CLIENT_S", 0.02)
     server = open_metrics.MetricsServer("t", Metrics("t"), "127.0.0.1", 0)
     for sent in (b"", b"GET /met", b"GET /metrics HTTP/1.1\r\nHost: loc", b"\x16\x03\x01\x02\x00\x01\x00\n\xfc"):

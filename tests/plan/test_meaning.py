@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -10,7 +11,14 @@ from typing import Any, cast
 
 import pytest
 
-from spouts import FeederBatchSpout, FixedBatchSpout
+from spouts import (
+    FeederBatchSpout,
+    FixedBatchSpout,
+    JsonFileSpout,
+    OpaqueTridentKafkaSpout,
+    TransactionalRedisStreamSpout,
+)
+from spouts.kafka import Json
 from states.delta import DeltaState
 from states.memory import MemoryBackingMap, MemoryMapState
 from states.redis import RedisState
@@ -18,6 +26,7 @@ from tests.harness.topology_runs import Keep, RowsState, run_all
 from trident import Stream, TridentTopology
 from trident.errors import TopologyChangedError
 from trident.operations import (
+    BaseStateUpdater,
     Collect,
     Count,
     CountDistinct,
@@ -32,10 +41,12 @@ from trident.operations import (
     TumblingDurationWindow,
     col,
 )
-from trident.plan.meaning import Meaning, compare, meaning_of
+from trident.plan.meaning import READS, Meaning, compare, meaning_of
 from trident.spout import SpoutType
 from trident.state import map_state
 from trident.state.txid import renamed_facts
+
+KAFKA = Json("word: string, n: bigint")
 
 
 def meaning(
@@ -175,6 +186,34 @@ def test_a_stream_may_join_a_state_but_not_leave_it() -> None:
     assert remedy.endswith(
         "what 'second' brings, start once with allow_changed_topology=True (--conf allow_changed_topology=true)"
     )
+
+
+def test_a_spout_names_what_it_reads(tmp_path: Path) -> None:
+    whole = OpaqueTridentKafkaSpout("localhost:1", ["orders", "refunds"], value=KAFKA)
+    parts = OpaqueTridentKafkaSpout("localhost:1", {"orders": [0, 2]}, value=KAFKA)
+    every = OpaqueTridentKafkaSpout("localhost:1", re.compile("or.*"), value=KAFKA)
+    entries = TransactionalRedisStreamSpout("redis://localhost:1", ["a", "b"], "word: string, n: bigint")
+    (tmp_path / "link").symlink_to(tmp_path / "in")
+    files = JsonFileSpout(tmp_path / "link", "word: string, n: bigint")
+    assert [meaning(spout=one).streams["lines"]["reads"] for one in (whole, parts, every, entries, files)] == [
+        ["orders", "refunds"], ["orders/0", "orders/2"], ["pattern 'or.*'"], ["a", "b"], [f"{tmp_path}/in"],
+    ]  # fmt: skip
+
+
+def test_streams_that_exchange_partitions_are_refused_unless_the_log_is_older_than_their_names() -> None:
+    def beside(*partitions: int) -> Meaning:
+        first, second = (OpaqueTridentKafkaSpout("localhost:1", {"orders": [at]}, value=KAFKA) for at in partitions)
+        return meaning(
+            spout=first, more=lambda topology, stream: topology.merge(stream, topology.new_stream("b", second))
+        )
+
+    before, exchanged = beside(0, 1), beside(1, 0)
+    assert [text for text, _ in compare(before, exchanged).refused] == [
+        "stream 'lines': it reads 'orders/1' now, which stream 'b' has read for state 'total'",
+        "stream 'b': it reads 'orders/0' now, which stream 'lines' has read for state 'total'",
+    ]
+    older = {name: {fact: one[fact] for fact in one if fact != READS} for name, one in before.streams.items()}
+    assert not compare(replace(before, streams=older), exchanged).refused
 
 
 def test_a_renamed_stream_is_noticed_by_its_states() -> None:
@@ -434,11 +473,21 @@ def test_a_total_under_another_key_would_begin_with_nothing_and_is_refused(store
     assert not compare(earlier, total(snapshot_key="all")).refused, "a log that does not know it"
 
 
-def test_a_total_goes_on_under_its_key_once_the_advice_is_followed(tmp_path: Path) -> None:
+class AddOnes(BaseStateUpdater[Any]):
+    def update_state(self, state: Any, tuples: Any, collector: Any) -> None:
+        state.set((state.get() or 0) + len(tuples))
+
+
+@pytest.mark.parametrize("updater", [None, AddOnes()])
+def test_a_total_goes_on_under_its_key_once_the_advice_is_followed(tmp_path: Path, updater: AddOnes | None) -> None:
     def run(*words: str, **options: Any) -> int:
         topology = TridentTopology("t")
         stream = topology.new_stream("words", FixedBatchSpout("word: string", 1, *([word] for word in words)))
-        stream.persistent_aggregate(DeltaState(tmp_path / "total", **options), Count(), "n", state_name="total")
+        state = DeltaState(tmp_path / "total", **options)
+        if updater is None:
+            stream.persistent_aggregate(state, Count(), "n", state_name="total")
+        else:
+            stream.partition_persist(state, "word", updater, state_name="total")
         with topology.start(engine="in_process", log_dir=tmp_path / "log") as running:
             running.process_all_available()
             return cast("int", running.state("total").get())

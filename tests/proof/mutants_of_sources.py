@@ -14,7 +14,7 @@ OF_SOURCES = mutants(
 # sources: a definition is logged, but not durable
 -self._sync or is_chosen)
 +False)
-? tests/run/test_power_loss.py::test_after_a_power_loss_a_state_is_exact_though_a_definition_is_lost
+? tests/run/test_power_loss.py::test_a_power_loss_that_takes_a_definition_is_exact
 # sources: a replay asks the spout again
 -self._answer(name, lambda: logged[name])
 +self._answer(name, self._coordinators[name].initialize_transaction, txid, self._earlier(name, txid, in_flight))
@@ -48,8 +48,8 @@ OF_SOURCES = mutants(
 +        if rows != part.rows:
 ? tests/spout/test_partitioned.py::test_a_replay_with_other_rows_is_refused
 # partitioned spouts: an emitter may change the metadata in the log
--part.partition, deepcopy(metadata))
-+part.partition, metadata)
+-part.partition, deepcopy(part.metadata))
++part.partition, part.metadata)
 ? tests/spout/test_partitioned_engines.py::test_an_emitter_may_change_metadata_in_place
 @ spouts/files/file_coordinator.py
 ? tests/spouts/test_all_spouts.py::TestTextFileSpout::test_a_failed_batch_is_defined_again_from_the_same_place

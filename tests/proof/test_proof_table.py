@@ -123,11 +123,7 @@ def no_fence(patch: pytest.MonkeyPatch) -> None:
 
 MACHINES: dict[str, tuple[type[RuleBasedStateMachine] | None, Patch | None, int]] = {
     "maps": (Maps, three_fields, 10),
-    "coordinator": (
-        Coordinating,
-        None,
-        10,
-    ),  # tests/run/test_coordinator.py breaks nothing: its model is a few lists
+    "coordinator": (Coordinating, None, 10),  # tests/run/test_coordinator.py breaks nothing: its model is a few lists
     "log": (None, no_owner, 8),
     "readers": (Readers, no_fence, 10),
     "spouts' metadata": (Partitions, rows_once_more, 3),
@@ -137,9 +133,7 @@ MACHINES: dict[str, tuple[type[RuleBasedStateMachine] | None, Patch | None, int]
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("name", MACHINES)
-def test_a_machine_passes_and_sees_what_is_broken(
-    name: str, drivers: type[Drivers], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_machine_passes_and_sees_breaks(name: str, drivers: type[Drivers], monkeypatch: pytest.MonkeyPatch) -> None:
     machine, broken, examples = MACHINES[name]
     assert run_machine(machine or drivers, SEED, examples) == {"cases": examples}
     if broken is not None:

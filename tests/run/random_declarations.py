@@ -9,6 +9,7 @@ from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 
+from tests.harness.topology_runs import RowsSpout
 from tests.run.random_cases import AT, UNTYPED, UNTYPED_KEYS, Case, Life, Row, Step
 from tests.run.random_oracle import form_of, static_rows
 from trident import Fields, JoinType, Stream, TridentCollector, TridentState, TridentTopology, TridentTuple
@@ -35,27 +36,16 @@ NewState = Callable[[str, str], StateSpec]
 _HOUR = dt.timezone(dt.timedelta(hours=1))
 
 
-class Batches:
+class Batches(RowsSpout):
     """A spout over rows by txid; there is nothing beyond `last`."""
 
     def __init__(self, fields: str, rows: Mapping[int, Sequence[Row]], last: int, spout_type: SpoutType) -> None:
-        self.fields, self.rows, self.last, self.spout_type = Fields(fields), rows, last, spout_type
-
-    def open(self, conf: Mapping[str, Any]) -> None: ...
+        super().__init__(fields, {txid: rows[txid] for txid in rows if txid <= last}, spout_type)
+        self.last = last
 
     def emit_batch(self, batch_id: int, collector: TridentCollector) -> bool:
-        if batch_id > self.last:
-            return False
-        for row in self.rows.get(batch_id, ()):
-            collector.emit(row)
-        return True
-
-    def ack(self, batch_id: int) -> None: ...
-
-    def close(self) -> None: ...
-
-    def get_output_fields(self) -> Fields:
-        return self.fields
+        super().emit_batch(batch_id, collector)
+        return batch_id <= self.last
 
 
 class Parts:

@@ -172,11 +172,11 @@ class Random:
         return sum(len(one.batches) for one in self.streams)
 
 
-def check(seeds: Iterable[int], engine: str) -> list[Random]:
+def check(seeds: Iterable[int], engine: str, **conf: Any) -> list[Random]:
     """Run the random topologies of some seeds as one topology, and compare."""
     topology = TridentTopology("random")
     cases = [Random(topology, seed) for seed in seeds]
-    run_all(topology, engine, parallelism=1)
+    run_all(topology, engine, parallelism=1, **conf)
     for case in cases:
         case.compare()
     return cases

@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spouts import FeederBatchSpout, FixedBatchSpout, TextFileSpout
+from spouts import FeederBatchSpout, FixedBatchSpout
 from states.memory import MemoryMapState
 from tests.harness.topology_runs import GATES, QUICK, WAIT_S, GatedState, Keep, OneSpout, Points, keep, start, touch
 from tests.run.test_loop import letters
@@ -47,12 +47,7 @@ class GatedThenFailing(Function):
         collector.emit(tuple.values)
 
 
-def start_inactive(topology: TridentTopology, points: Points, **conf: Any) -> RunningTopology:
-    config = Config.of({**QUICK, "engine": "in_process", **conf})
-    return start_graph(topology.graph(), config, None, points, active=False)
-
-
-def test_batches_that_had_begun_are_committed_and_none_begins_until_it_is_activated(
+def test_what_had_begun_is_committed_and_nothing_begins_while_inactive(
     engine: str, topology: TridentTopology, gate: str
 ) -> None:
     state, points = GatedState(gate, 1), Points()
@@ -90,7 +85,7 @@ def test_a_batch_that_fails_while_inactive_is_tried_again(topology: TridentTopol
     assert rows.rows == [("a",), ("b",)]
 
 
-def test_a_batch_that_fails_for_good_while_inactive_ends_the_topology(
+def test_a_batch_that_fails_for_good_ends_an_inactive_topology(
     topology: TridentTopology, tmp_path: Path, gate: str
 ) -> None:
     keep(topology.new_stream("s", letters("ab")).each("x", GatedThenFailing(gate, tmp_path, 9), "y"))
@@ -109,7 +104,8 @@ def test_a_topology_that_starts_inactive_begins_no_batch(topology: TridentTopolo
     rows = keep(topology.new_stream("s", feeder))
     feeder.feed_nowait([["a"]])
     feeder.feed_nowait([["b"]])
-    with start_inactive(topology, points, max_spout_pending=pending) as running:
+    config = Config.of({**QUICK, "engine": "in_process", "max_spout_pending": pending})
+    with start_graph(topology.graph(), config, None, points, active=False) as running:
         assert running.drain(WAIT_S)
         for _ in range(20):
             running.loop.wake()  # each is a turn of the loop
@@ -121,19 +117,7 @@ def test_a_topology_that_starts_inactive_begins_no_batch(topology: TridentTopolo
     assert rows.rows == [("a",), ("b",)]
 
 
-def test_start_of_the_topology_takes_whether_it_is_active(topology: TridentTopology) -> None:
-    topology.new_stream("s", letters("a")).persistent_aggregate(MemoryMapState(), Count(), "count")
-    with topology.start(engine="in_process", active=False) as running:
-        assert running.drain(WAIT_S)
-        assert (running.txid, running.is_deactivated) == (0, True)
-        running.activate()
-        running.process_all_available()
-        assert running.txid == 1
-
-
-def test_a_wait_for_all_available_data_ends_when_the_topology_is_deactivated(
-    topology: TridentTopology, gate: str
-) -> None:
+def test_a_wait_for_all_available_data_ends_when_it_is_deactivated(topology: TridentTopology, gate: str) -> None:
     state = GatedState(gate, 1)
     topology.new_stream("s", letters("abc")).partition_persist(state, Keep(), "y: string")
     with start(topology, "in_process", max_spout_pending=2) as running, ThreadPoolExecutor(1) as pool:
@@ -241,7 +225,7 @@ class QueueSpout:
         return self
 
 
-def test_a_spout_that_has_nothing_for_the_second_try_leaves_nothing_to_wait_for(
+def test_a_second_try_without_rows_leaves_nothing_to_wait_for(
     topology: TridentTopology, tmp_path: Path, gate: str
 ) -> None:
     spout = QueueSpout("a")
@@ -260,9 +244,7 @@ def test_a_spout_that_has_nothing_for_the_second_try_leaves_nothing_to_wait_for(
     assert spout.calls[4:] == ["activate", "ack b", "deactivate", "close"]
 
 
-def test_a_spout_that_raises_when_told_is_logged_and_harms_nothing(
-    topology: TridentTopology, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_spout_that_raises_then_harms_nothing(topology: TridentTopology, caplog: pytest.LogCaptureFixture) -> None:
     class Raising(QueueSpout):
         def deactivate(self) -> None:
             super().deactivate()
@@ -284,7 +266,7 @@ def test_a_spout_that_raises_when_told_is_logged_and_harms_nothing(
 
 def test_an_inactive_topology_is_idle(topology: TridentTopology) -> None:
     keep(topology.new_stream("s", letters("ab")))
-    with start_inactive(topology, Points()) as running:
+    with topology.start(engine="in_process", active=False) as running:
         assert running.drain(WAIT_S)
         before = time.process_time()
         assert not running.await_termination(0.5)
@@ -403,9 +385,7 @@ def test_a_batch_that_is_not_done_in_time_is_too_large_whatever_the_target() -> 
 
 
 @given(st.lists(st.floats(0, 1e6) | st.sampled_from([0.0, TARGET_S])), st.integers(1, 5), st.booleans())
-def test_whatever_happened_before_fast_batches_lead_back_to_all(
-    before: list[float], in_flight: int, late: bool
-) -> None:
+def test_after_whatever_happened_fast_batches_lead_back_to_all(before: list[float], in_flight: int, late: bool) -> None:
     pressure = BackPressure(TARGET_S)
     for took in before:
         pressure.timed_out(pressure.share) if late else pressure.took(pressure.share, took)
@@ -429,51 +409,34 @@ def test_batches_that_spill_are_halved_and_grow_slowly_beyond_the_size_that_spil
 # ---- in a topology ---------------------------------------------------------------------------------------------------
 
 
-WORDS = [f"word{number % 600:03}" for number in range(60_000)]
+class Shrinking(OneSpout):
+    """An opaque spout of 400 numbers that emits at most `most`, or a share of these; notes what it is told and asked."""
 
+    fields, spout_type, is_quick = Fields("n: bigint"), SpoutType.OPAQUE, True
 
-@pytest.fixture
-def texts(tmp_path: Path) -> Path:
-    folder = tmp_path / "texts"
-    folder.mkdir()
-    (folder / "a.txt").write_text("\n".join(WORDS) + "\n", encoding="utf-8")
-    return folder
-
-
-class Told(TextFileSpout):
-    """Notes what its coordinator is told and asked."""
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
+    def __init__(self, most: int) -> None:
+        self.most = self.bound = most
         self.calls: list[Any] = []
 
-    def get_coordinator(self, conf: Any, clock: Any = None) -> Any:
-        made, calls = super().get_coordinator(conf), self.calls
-        throttle, define = made.throttle, made.initialize_transaction
+    def throttle(self, share: float) -> None:
+        self.calls.append(share)
+        self.bound = max(1, int(self.most * share))
 
-        def told(share: float) -> None:
-            calls.append(share)
-            throttle(share)
+    def initialize_transaction(self, txid: int, previous: Any) -> Any:
+        self.calls.append("define")
+        start = previous["end"] if previous else 0
+        return {"start": start, "end": min(400, start + self.bound)} if start < 400 else None
 
-        def asked(txid: int, previous: Any) -> Any:
-            calls.append("define")
-            return define(txid, previous)
-
-        made.throttle, made.initialize_transaction = told, asked  # type: ignore[method-assign]
-        return made
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "calls": []}
+    def emit(self, part: dict[str, int]) -> Iterator[pa.Table]:
+        yield pa.table({"n": pa.array(range(part["start"], part["end"]), pa.int64())})
 
 
-@pytest.mark.long
-@pytest.mark.slow
 @pytest.mark.parametrize(("target_s", "throttled"), [(1e-9, True), (0.0, False), (30.0, False)])
 def test_a_spout_is_told_before_it_is_asked_and_only_when_the_share_changes(
-    texts: Path, target_s: float, throttled: bool
+    topology: TridentTopology, target_s: float, throttled: bool
 ) -> None:
-    topology, spout = TridentTopology("told"), Told(str(texts), max_batch_bytes=len(WORDS) * 2)
-    topology.new_stream("lines", spout).persistent_aggregate(MemoryMapState(), Count(), "count")
+    spout = Shrinking(100)
+    topology.new_stream("numbers", spout).persistent_aggregate(MemoryMapState(), Count(), "count")
     with start(topology, "in_process", target_batch_s=target_s, max_spout_pending=1) as running:
         running.process_all_available()
         share = running.status["share"]
@@ -486,30 +449,13 @@ def test_a_spout_is_told_before_it_is_asked_and_only_when_the_share_changes(
         assert min(shares) >= 0.001
 
 
-class Shrinking(OneSpout):
-    """An opaque spout of 400 numbers that emits all that are left, or a share of 400."""
-
-    fields, spout_type, is_quick, most = Fields("n: bigint"), SpoutType.OPAQUE, True, 400
-
-    def throttle(self, share: float) -> None:
-        self.most = int(400 * share)
-
-    def initialize_transaction(self, txid: int, previous: Any) -> Any:
-        start = previous["end"] if previous else 0
-        return {"start": start, "end": min(400, start + self.most)} if start < 400 else None
-
-    def emit(self, part: dict[str, int]) -> Iterator[pa.Table]:
-        yield pa.table({"n": pa.array(range(part["start"], part["end"]), pa.int64())})
-
-
 def slow(n: int) -> int:
     threading.Event().wait(0.005)  # what slow work is
     return n
 
 
-def test_an_opaque_batch_that_is_too_large_for_its_time_is_tried_again_with_less() -> None:
-    topology = TridentTopology("t")
-    numbers = topology.new_stream("numbers", Shrinking()).each("n", slow, "m: bigint")
+def test_an_opaque_batch_that_is_too_large_for_its_time_is_tried_again_with_less(topology: TridentTopology) -> None:
+    numbers = topology.new_stream("numbers", Shrinking(400)).each("n", slow, "m: bigint")
     state = numbers.persistent_aggregate(MemoryMapState(), Count(), "count")
     with start(topology, "in_process", message_timeout_s=1.0, max_spout_pending=2) as running:
         running.process_all_available()
@@ -519,8 +465,7 @@ def test_an_opaque_batch_that_is_too_large_for_its_time_is_tried_again_with_less
         assert running.last_progress["numInputRows"] < 400
 
 
-def test_each_source_says_its_rows_its_rates_and_how_far_it_is_behind(engine: str) -> None:
-    topology = TridentTopology("t")
+def test_each_source_says_its_rows_its_rates_and_how_far_it_is_behind(engine: str, topology: TridentTopology) -> None:
     one = topology.new_stream("one", FixedBatchSpout("x: string", 2, ["a"], ["b"], ["c"], ["d"], ["e"]))
     other = topology.new_stream("other", fed := FeederBatchSpout("x: string"))
     for number in range(4):
@@ -558,8 +503,9 @@ class Confused(FixedBatchSpout):
         return made
 
 
-def test_a_lag_that_raises_is_told_of_once_and_costs_no_batch(caplog: pytest.LogCaptureFixture) -> None:
-    topology = TridentTopology("t")
+def test_a_lag_that_raises_is_told_once_and_costs_nothing(
+    topology: TridentTopology, caplog: pytest.LogCaptureFixture
+) -> None:
     spout = Confused("x: string", 1, ["a"], ["b"])
     topology.new_stream("s", spout).persistent_aggregate(MemoryMapState(), Count(), "count")
     with start(topology, "in_process") as running:

@@ -25,13 +25,7 @@ from tests.harness.topology_runs import (
     start,
     topology_of,
 )
-from trident import (
-    BatchFailedError,
-    Fields,
-    Stream,
-    TopologyError,
-    TridentTopology,
-)
+from trident import BatchFailedError, Fields, Stream, TopologyError, TridentTopology
 from trident.errors import LogError
 from trident.operations import (
     BaseAggregator,
@@ -302,9 +296,7 @@ def test_a_spout_that_does_not_give_its_fields_is_named(
         (5, "a row is a tuple or list with one value per field, not 5"),
     ],
 )
-def test_a_row_of_a_spout_that_has_not_one_value_per_field_is_refused(
-    row: Any, text: str, topology: TridentTopology
-) -> None:
+def test_a_row_of_a_spout_without_a_value_per_field_is_refused(row: Any, text: str, topology: TridentTopology) -> None:
     keep(topology.new_stream("s", RowsSpout("a: string, n: bigint", {1: [row]})))
     with pytest.raises(BatchFailedError, match=text):
         run_all(topology, "in_process", max_batch_attempts=1)
@@ -343,35 +335,25 @@ def test_a_function_that_cannot_be_pickled_is_named_at_the_start(engine: str, to
         start(topology, engine)
 
 
-class Locked(Emitting):
-    def __init__(self) -> None:
-        super().__init__(dict)
-        self.lock = threading.Lock()
-
-
-class LockedCount(Count):
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
+def locked(thing: Any) -> Any:
+    """Return it with something in it that cannot be sent anywhere."""
+    vars(thing)["lock"] = threading.Lock()
+    return thing
 
 
 def test_what_else_cannot_be_pickled_is_named(engine: str, topology: TridentTopology) -> None:
-    keep(topology.new_stream("s", Locked()))
+    keep(topology.new_stream("s", locked(Emitting(dict))))
     with pytest.raises(TopologyError, match=r"the spout of stream 's' cannot be sent to Spark workers \(TypeError"):
         start(topology, engine)
     other = TridentTopology("u")
-    lines(other, "a").persistent_aggregate(MemoryMapState(), LockedCount(), "count")
-    with pytest.raises(TopologyError, match="step 'lines': LockedCount cannot be sent to Spark workers"):
+    lines(other, "a").persistent_aggregate(MemoryMapState(), locked(Count()), "count")
+    with pytest.raises(TopologyError, match="step 'lines': Count cannot be sent to Spark workers"):
         start(other, engine)
     third = TridentTopology("v")
-    asked = lines(third, "a").state_query(third.new_static_state(Unshippable()), "line", Short(), "x")
+    asked = lines(third, "a").state_query(third.new_static_state(locked(Nowhere())), "line", Short(), "x")
     keep(asked)
     with pytest.raises(TopologyError, match="the topology cannot be sent to Spark workers: TypeError: cannot pickle"):
         start(third, engine)
-
-
-class Unshippable(Nowhere):
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
 
 
 def test_a_start_that_fails_closes_what_it_opened(engine: str, tmp_path: Path) -> None:

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
@@ -15,78 +17,73 @@ from tests.harness.topology_runs import RowsSpout, dict_state
 from trident import TridentTopology
 from trident.log.file_log import FileLog
 from trident.log.records import TIME, DefineRecord
-from trident.operations import Count, Sum, TumblingCountWindow, TumblingDurationWindow
-from trident.plan import make_plan
-from trident.run.batch import BatchTime
+from trident.operations import Count, Sum, TumblingDurationWindow
+from trident.run.batch import time_of_batch
 from trident.spout import SpoutType
+from trident.steps.local_times import LocalClock
 from trident.testing import TopologyTestDriver
 from trident.windows.grid import Grid
 
 S = timedelta(seconds=1)
-TUMBLING = BatchTime([Grid(10, 10)])
-SLIDING = BatchTime([Grid(30, 10)])
-
-
-BEFORE = {"now": 105, "tuples_at": 105}
-EARLIER = {"now": 105, "tuples_at": 103}
+BEFORE = {"now": 105, "timers": 110}
 # clock, what was logged, the batch before, has tuples: its time
-TIMES: dict[str, tuple[BatchTime, int, Any, Any, bool, Any]] = {
-    "the first one": (TUMBLING, 105, None, None, True, BEFORE),
-    "the clock went back": (TUMBLING, 90, None, BEFORE, True, BEFORE),
-    "the clock went on": (TUMBLING, 107, None, BEFORE, True, {"now": 107, "tuples_at": 107}),
-    "it was logged": (TUMBLING, 200, {"now": 110}, EARLIER, True, {"now": 110, "tuples_at": 110}),
-    "it was logged without tuples": (TUMBLING, 200, {"now": 110}, EARLIER, False, {"now": 110, "tuples_at": 103}),
-    "the first one was logged": (TUMBLING, 200, {"now": 110}, None, False, {"now": 110, "tuples_at": 110}),
-    "an adopted batch has what was logged of it": (TUMBLING, 110, None, {"now": 105}, False, {"now": 110, "tuples_at": 105}),
-    "nothing is due before the first tuples": (TUMBLING, 10_000, None, None, False, None),
-    "a window is not yet due": (TUMBLING, 109, None, BEFORE, False, None),
-    "it is due at its end": (TUMBLING, 110, None, BEFORE, False, {"now": 110, "tuples_at": 105}),
-    "it is overdue": (TUMBLING, 10_000, None, BEFORE, False, {"now": 10_000, "tuples_at": 105}),
-    "a sliding one is due": (SLIDING, 110, None, BEFORE, False, {"now": 110, "tuples_at": 105}),
+TIMES: dict[str, tuple[int, Any, Any, bool, Any]] = {
+    "the first one": (105, None, None, True, {"now": 105}),
+    "the clock went back": (90, None, BEFORE, True, {"now": 105}),
+    "the clock went on": (107, None, BEFORE, True, {"now": 107}),
+    "it was logged": (200, {"now": 110}, BEFORE, True, {"now": 110}),
+    "it was logged without tuples": (200, {"now": 110}, None, False, {"now": 110}),
+    "nothing is due before the first tuples": (10_000, None, None, False, None),
+    "nothing is held": (10_000, None, {"now": 105}, False, None),
+    "a window is not yet due": (109, None, BEFORE, False, None),
+    "it is due at its end": (110, None, BEFORE, False, {"now": 110}),
+    "it is overdue": (10_000, None, BEFORE, False, {"now": 10_000}),
+    "a program before did not say when": (106, None, {"now": 105, "tuples_at": 105}, False, {"now": 106}),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("case", TIMES)
 def test_a_batch_has_the_time_that_was_logged_or_the_clocks_which_never_goes_back(case: str) -> None:
-    time, clock, logged, before, has_tuples, expected = TIMES[case]
-    assert time.define(clock, logged, before, has_tuples=has_tuples) == expected
+    *given, expected = TIMES[case]
+    assert time_of_batch(*given) == expected
 
 
 def test_as_long_as_a_window_has_tuples_and_no_longer() -> None:
-    definition, started = BEFORE, list[int]()
-    for clock in range(105, 400):
-        after = SLIDING.define(clock, None, definition, has_tuples=False)
-        if after is not None:
-            started.append(clock)
-            definition = after
-    assert started == [110, 120, 130]
+    topology = TridentTopology("t")
+    topology.new_stream("s", RowsSpout("n: int", {})).sliding_window(30 * S, 10 * S, "n", Sum(), "n", state_name="w")
+    started = list[int]()
+    with TopologyTestDriver(topology) as driver:
+        driver.feed("s", 7)
+        for second in range(40):
+            driver.run()
+            started += [second] * (driver.txid - len(started))
+            driver.clock.advance(1)
+    assert started == [0, 10, 20, 30]
 
 
-def test_only_windows_by_the_time_of_the_batch_need_it() -> None:
-    def time_of(*configs: Any) -> BatchTime | None:
-        topology = TridentTopology("t")
-        stream = topology.new_stream("s", FixedBatchSpout("at: timestamp", 1, (None,)))
-        for number, config in enumerate(configs):
-            stream.window(config, Count(), "n", state_name=f"w{number}")
-        return BatchTime.of(make_plan(topology.graph()))
-
-    by_event_time = TumblingDurationWindow.of(S).by_event_time("at")
-    assert time_of(TumblingCountWindow.of(2), by_event_time) is None
-    assert time_of(by_event_time, TumblingDurationWindow.of(S)) is not None
+@given(st.integers(1, 20), st.integers(1, 4), st.integers(-5, 40), st.integers(-50, 400), st.booleans())
+def test_the_next_end_is_the_first_moment_at_which_a_window_with_a_pane_ends(
+    slide: int, slides: int, pane: int, minutes: int, in_zone: bool
+) -> None:
+    change, width = 1_743_296_400 * in_zone, slide * 600  # clocks are put forward an hour, in seconds
+    grid = Grid(slides * width, width, 0, LocalClock("Europe/Berlin", 1) if in_zone else None)
+    pane, frontier = pane + change // width, change + 60 * minutes
+    if grid.is_over(pane, frontier):
+        return
+    found = grid.next_end([pane, pane + 1], frontier)
+    end = min(end for end in grid.ends_of(pane) if end > grid.complete_up_to(frontier))
+    assert found is not None
+    assert found > frontier
+    assert grid.complete_up_to(found) >= end > grid.complete_up_to(found - 1)
 
 
 def test_time_begins_again_at_the_clock_if_it_may_and_is_far_ahead() -> None:
-    behind = BatchTime([Grid(10, 10)], [Grid(20, 10)])
-    before = {"now": 500_000, "tuples_at": 400_000, "levels": [450_000]}
-    again = {"now": 105, "tuples_at": 105, "levels": [105], "begins_again": True}
-    assert behind.define(105, None, before, has_tuples=False, may_begin_again=True) == again
-    assert behind.define(900, {"now": 105, "begins_again": True}, before, has_tuples=False) == again  # a replay
-    after = behind.define(107, None, again, has_tuples=True, may_begin_again=True)
-    assert after == {"now": 107, "tuples_at": 107, "levels": [107]}
-    near = behind.define(450_000, None, before, has_tuples=True, may_begin_again=True)
-    assert near == {"now": 500_000, "tuples_at": 500_000, "levels": [500_000]}
-    logged = behind.define(105, {"now": 500_000}, before, has_tuples=False, may_begin_again=True)
-    assert logged == {"now": 500_000, "tuples_at": 400_000, "levels": [450_000]}  # an earlier attempt had this time
+    before, again = {"now": 500_000, "timers": 510_000}, {"now": 105, "begins_again": True}
+    assert time_of_batch(105, None, before, False, may_begin_again=True) == again
+    assert time_of_batch(900, again, before, False) == again  # a replay
+    assert time_of_batch(107, None, again, True, may_begin_again=True) == {"now": 107}
+    assert time_of_batch(450_000, None, before, True, may_begin_again=True) == {"now": 500_000}
+    assert time_of_batch(105, {"now": 500_000}, before, False, may_begin_again=True) == {"now": 500_000}
 
 
 # ---- in a topology ---------------------------------------------------------------------------------------------------
@@ -127,8 +124,8 @@ def test_time_goes_on_over_a_restart_and_not_back(tmp_path: Any) -> None:
         assert [result.new_values["w"] for result in driver.run()] == [[(1,)]]
     log = FileLog.open(str(tmp_path), "t")
     assert [record.spouts[TIME] for record in log.state.history] == [
-        {"now": 100_500, "tuples_at": 100_500},
-        {"now": 101_000, "tuples_at": 100_500},
+        {"now": 100_500, "timers": 101_000},
+        {"now": 101_000},
     ]
     log.close()
 
@@ -161,16 +158,14 @@ def test_time_that_begins_again_does_so_with_one_batch_whatever_ends_the_driver(
         assert [result.new_values["w"] for result in driver.run()] == [[]]  # nothing is held any more
     again = 3200 if began else 3300
     assert times == [
-        {"now": 1_000_500, "tuples_at": 1_000_500},
-        {"now": again, "tuples_at": again, "begins_again": True},
-        {"now": 4300, "tuples_at": again},
+        {"now": 1_000_500, "timers": 1_001_000},
+        {"now": again, "timers": 4000, "begins_again": True},
+        {"now": 4300},
     ]
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_time_that_begins_again_does_so_once_in_windows_behind_windows(
-    point: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_time_begins_again_once_in_windows_behind_windows(point: str, monkeypatch: pytest.MonkeyPatch) -> None:
     topology = TridentTopology("t")
     first = topology.new_stream("s", RowsSpout("n: int", {})).sliding_window(
         20 * S, 10 * S, "n", Sum(), "a", state_name="w"

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from spouts import FeederBatchSpout, FixedBatchSpout
-from tests.harness.topology_runs import QUICK, dict_state, operation
+from spouts import FeederBatchSpout, FixedBatchSpout, TextFileSpout
+from states.delta import DeltaState
+from tests.harness.topology_runs import QUICK, dict_state, operation, topology_of
 from trident import Stream, TopologyError, TridentTopology
 from trident.cli.log import report
 from trident.errors import BatchFailedError, TopologyChangedError
@@ -95,9 +97,7 @@ def test_the_same_topology_goes_on_and_nothing_more_is_recorded(lives: Lives) ->
         (another_aggregator, r"  state 'total': 'total' Sum\(n: bigint\) -> Max\(n: bigint\)\n"),
     ],
 )
-def test_a_state_that_means_something_else_is_refused_and_nothing_is_written(
-    lives: Lives, changed: Declare, line: str
-) -> None:
+def test_a_state_that_means_something_else_is_refused_unwritten(lives: Lives, changed: Declare, line: str) -> None:
     lives.live(total)
     before = repr(lives.stores), LogReader(lives.log).refresh().txid
     with pytest.raises(TopologyChangedError, match=line) as caught:
@@ -111,9 +111,7 @@ def test_a_state_that_means_something_else_is_refused_and_nothing_is_written(
     assert lives.sums() == 4
 
 
-def test_what_is_allowed_is_taken_as_it_is_noted_and_needs_no_word_again(
-    lives: Lives, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_is_allowed_is_noted_and_needs_no_word_again(lives: Lives, caplog: pytest.LogCaptureFixture) -> None:
     lives.live(total)
     with caplog.at_level(logging.WARNING):
         lives.live(another_aggregator, allow_changed_topology=True)
@@ -137,11 +135,15 @@ def broken(stream: Stream, stores: dict[str, Any]) -> None:
     total(stream, stores, Broken())
 
 
+def raises(stream: Stream, stores: dict[str, Any], kind: str = "opaque") -> None:
+    stream.partition_persist(dict_state(stores.setdefault("log", {}), kind), Raises(), state_name="log")
+
+
 def two_states(stream: Stream, stores: dict[str, Any], aggregator: Any = None, kind: str = "opaque") -> None:
     """The state of `total`, of a kind, and then one that fails in its commit."""
     state = dict_state(stores.setdefault("total", {}), kind)
     stream.group_by("k").persistent_aggregate(state, "n", aggregator or Sum(), "total")
-    stream.partition_persist(dict_state(stores.setdefault("log", {})), Raises(), state_name="log")
+    raises(stream, stores)
 
 
 def changed_commit(stream: Stream, stores: dict[str, Any]) -> None:
@@ -249,9 +251,7 @@ def test_what_takes_all_changes_says_so_where_there_are_several(lives: Lives) ->
         lives.start(another_key, stream="renamed", allow_changed_topology=False)
 
 
-def test_states_may_come_and_go_but_not_return_as_something_else(
-    lives: Lives, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_states_may_come_and_go_but_not_return_as_others(lives: Lives, caplog: pytest.LogCaptureFixture) -> None:
     lives.live(total)
     lives.live(total, count)
     with caplog.at_level(logging.WARNING):
@@ -260,8 +260,79 @@ def test_states_may_come_and_go_but_not_return_as_something_else(
     assert (lives.sums(), lives.sums("count")) == (4, 2)
     with pytest.raises(TopologyChangedError, match=r"Sum\(n: bigint\) -> Max"):
         lives.start(another_aggregator, count)
+    with pytest.raises(
+        TopologyChangedError, match="state 'total': it was not declared from batch 3 until now"
+    ) as refused:
+        lives.start(total, count)
+    assert "If 'total' is to go on without them, start once with allow_changed_topology=True" in str(refused.value)
+    lives.live(total, count, allow_changed_topology=True)
     lives.live(total, count)
-    assert (lives.sums(), lives.sums("count")) == (6, 3)
+    assert (lives.sums(), lives.sums("count")) == (8, 4)
+
+
+def test_a_state_that_missed_no_row_may_come_back(lives: Lives) -> None:
+    def elsewhere(stream: Stream, stores: dict[str, Any]) -> None:
+        rows = FixedBatchSpout("k: string, n: bigint", 2, ["a", 5], ["a", 6])
+        total(topology_of(stream).new_stream("other", rows), stores, name="elsewhere")
+
+    lives.live(total, elsewhere)
+    lives.live(total)  # without its stream as well
+    lives.fail(raises)  # without both, but no batch
+    lives.fail(partial(raises, kind="transactional"))  # of which the log is told before its batch
+    lives.live(total, elsewhere)
+    assert (lives.sums(), lives.sums("elsewhere")) == (10, 11)
+
+
+def read_from(folder: Path, log: Path, *, of: dict[str, str], **conf: Any) -> dict[Any, Any]:
+    """Count the lines of files; `of`: by stream the folder, or several, that it reads."""
+    topology = TridentTopology("t")
+    streams = [
+        topology.new_stream(name, TextFileSpout([folder / one for one in read.split()], output_field="w"))
+        for name, read in of.items()
+    ]
+    lines = topology.merge(*streams) if len(streams) > 1 else streams[0]
+    lines.group_by("w").persistent_aggregate(DeltaState(folder / "counts"), Count(), "n")
+    with topology.start({**QUICK, **conf}, engine="in_process", log_dir=log) as running:
+        running.process_all_available()
+        return dict(running.state("n").get_tuples())
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({"a": "x", "b": "y"}, {"a": "y", "b": "x"}),  # exchanged
+        ({"a": "x", "b": "y"}, {"a": "y", "b": "z"}),
+        ({"a": "x y", "b": "z"}, {"a": "x", "b": "z y"}),  # one handed over
+        ({"a": "x", "b": "y"}, {"a": "z", "b": "y", "c": "x"}),  # to a further stream
+        ({"a": "x", "b": "y"}, {"a": "z", "b": "y x/in"}),  # a part of it
+        ({"a": "x/in", "b": "y"}, {"a": "z", "b": "y x"}),
+    ],
+)
+def test_what_one_stream_has_read_is_not_read_again_by_another(
+    before: dict[str, str], after: dict[str, str], tmp_path: Path
+) -> None:
+    for name in ("x/in", "y", "z"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / f"{name[0]}.txt").write_text("line\n")
+    log, read = tmp_path / "log", {one[0] for some in before.values() for one in some.split()}
+    assert read_from(tmp_path, log, of=before) == {"line": len(read)}
+    with pytest.raises(
+        TopologyChangedError, match=r"which stream '[ab]' has read for state 'n'\n +To do: let '[ab]' read"
+    ):
+        read_from(tmp_path, log, of=after)
+    assert read_from(tmp_path, log, of=before) == {"line": len(read)}
+
+
+def test_what_a_stream_has_read_before_is_its_own_for_good(tmp_path: Path) -> None:
+    for name in "xyz":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"{name}.txt").write_text("line\n")
+    log = tmp_path / "log"
+    assert read_from(tmp_path, log, of={"a": "x", "b": "y"}) == {"line": 2}
+    assert read_from(tmp_path, log, of={"a": "z", "b": "y"}) == {"line": 3}
+    with pytest.raises(TopologyChangedError, match=r"stream 'b': it reads '.*x' now, which stream 'a' has read"):
+        read_from(tmp_path, log, of={"a": "z", "b": "y x"})
+    assert read_from(tmp_path, log, of={"a": "z x", "b": "y"}) == {"line": 3}
 
 
 def test_trident_log_shows_it(lives: Lives) -> None:

@@ -25,15 +25,7 @@ from trident.engine.fragment_runs import TaskOutput
 from trident.engine.routing import RowFrame, route
 from trident.engine.worker import Order, Program, run_entry
 from trident.errors import ConfigError
-from trident.operations import (
-    BaseQueryFunction,
-    BaseStateUpdater,
-    Count,
-    Filter,
-    Function,
-    MapGet,
-    ReducerAggregator,
-)
+from trident.operations import BaseQueryFunction, BaseStateUpdater, Count, Filter, MapGet, ReducerAggregator
 from trident.plan import make_plan
 from trident.run import committing
 from trident.run.committing import CommittingProgram, CopyOfTask, committing_program
@@ -57,7 +49,7 @@ def test_a_store_that_cannot_fence_is_refused_by_name(tmp_path: Path) -> None:
         topology.start(engine="spark", state_placement="executors", log_dir=str(tmp_path / "log"))
 
 
-def test_small_batches_of_engine_auto_are_committed_here_and_large_ones_by_executors(
+def test_auto_commits_small_batches_here_and_large_ones_in_executors(
     spark: Any, redis_url: str, tmp_path: Path
 ) -> None:
     topology, feeder = TridentTopology("auto"), FeederBatchSpout("word: string")
@@ -247,15 +239,11 @@ Doubled = operation(  # reads in bulk, and emits twice what it found; nothing wh
 )  # fmt: skip
 
 
-class Refuses(Function):
-    """Raises at the count 3 of a key, behind a state."""
-
-    output_types = ("bigint",)
-
-    def execute(self, tuple: TridentTuple, collector: TridentCollector) -> None:
-        if tuple[0] == 3:
-            raise ValueError("three")
-        collector.emit([tuple[0]])
+def refuses(n: int) -> int:
+    """Raise at the count 3 of a key, behind a state."""
+    if n == 3:
+        raise ValueError("three")
+    return n
 
 
 class Counting(Filter):
@@ -284,7 +272,7 @@ def declare_all(redis_url: str, name: str, placement: str) -> tuple[TridentTopol
         state_name="sums",
     )
     removed = sums.new_values_stream().group_by("a").persistent_aggregate(state, Count(), "r", state_name="removed")
-    behind = counts.new_values_stream().each("n", Counting()).each("n", Refuses(), "kept")
+    behind = counts.new_values_stream().each("n", Counting()).each("n", refuses, "kept: bigint")
     kept = behind.group_by("kept").persistent_aggregate(state, Count(), "k", state_name="kept")
     found = rows.state_query(counts, ["name", "data"], Doubled(), "twice").group_by("twice")
     twice = found.persistent_aggregate(RedisState.transactional(redis_url), Count(), "t", state_name="twice")

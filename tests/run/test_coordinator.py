@@ -6,6 +6,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -20,6 +21,7 @@ from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
 from tests.harness.topology_runs import OneSpout
 from trident import Config, Fields, TridentTopology
+from trident.channel import Clock
 from trident.errors import BatchFailedError, CommitOrderError, FailedException, SourceAwayError, SpoutError, can_heal
 from trident.log.log_interface import MemoryLog
 from trident.operations import Count, Split
@@ -181,7 +183,7 @@ def test_tries_while_the_source_is_away_do_not_count() -> None:
 
 def test_tries_of_each_batch_in_flight_differ_from_those_without_its_source() -> None:
     coordinator = MasterBatchCoordinator(0, 1, max_pending=2)
-    retrying = RetryRule(CONFIG, coordinator)
+    retrying = RetryRule(CONFIG, coordinator, Clock(), False, False)
     away, broken = Failure("rows", None, "no leader", waits_for="its source"), Failure("rows", None, "broken")
 
     def fail(attempt: TransactionAttempt, failure: Failure) -> None:
@@ -303,10 +305,7 @@ def test_a_topology_gets_its_way_of_execution_once(
 ) -> None:
     graph = counting(function, state()).graph()
     config = Config(engine="in_process", max_spout_pending=pending)
-    opened = OpenedTopology(graph, make_plan(graph), config, lambda states: MemoryLog("t"))
-    try:
+    with closing(OpenedTopology(graph, make_plan(graph), config, lambda states: MemoryLog("t"))) as opened:
         lane_of = lanes_of(opened)
         found = [lane_of(mock.Mock(here=True), size, True) for size in (SMALL, LARGE)]
         assert [(lane.in_loop, lane.brief) for lane in found] == lanes
-    finally:
-        opened.close()

@@ -222,9 +222,7 @@ KEYED: dict[str, tuple[Callable[[Stream], Any], list[tuple[Any, ...]], list[tupl
 
 @pytest.mark.parametrize("partitions", [3, 5])
 @pytest.mark.parametrize("place", KEYED)
-def test_letters_of_one_key_meet_in_its_partition_whatever_their_number(
-    place: str, partitions: int, settings: dict[str, Any]
-) -> None:
+def test_letters_of_one_key_meet_in_its_partition(place: str, partitions: int, settings: dict[str, Any]) -> None:
     declared, first, second = KEYED[place]
     feeder, topology = FeederBatchSpout("word: string, n: int"), TridentTopology("t")
     kept = keep(declared(topology.new_stream("s", feeder)))
@@ -435,9 +433,7 @@ POINTS = ["define", "process", "begin_commit:count", "put:count", "commit:count"
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_a_failure_at_any_point_neither_loses_a_letter_nor_puts_it_back_twice(
-    point: str, settings: dict[str, Any]
-) -> None:
+def test_no_failure_loses_a_letter_or_puts_it_back_twice(point: str, settings: dict[str, Any]) -> None:
     with driven(settings, "bad", "good", "bad", max_batch_attempts=3) as (driver, folder):
         assert (driver.txid, waiting(driver.log_state)) == (1, 2)
         mend()
@@ -511,7 +507,7 @@ def test_a_discarded_letter_waits_no_more_is_not_put_back_and_says_why(settings:
         assert list((folder.folder / "replay").iterdir()) == []
 
 
-def test_a_driver_shows_letters_of_committed_batches_and_writes_them_nowhere_else(
+def test_letters_are_of_committed_batches_and_written_nowhere_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -550,14 +546,6 @@ def test_a_tuple_that_becomes_a_letter_is_one_warning_and_a_batch_that_fails_is_
     assert warning.endswith("; 1 tuple left out: a dead letter each")
     settings["log_dir"] += "2"
     assert [level for level, text in told(fail, max_batch_attempts=2) if "failed in step" in text] == ["WARNING"] * 2
-
-
-def test_what_fails_again_is_a_letter_of_the_new_batch(settings: dict[str, Any]) -> None:
-    with driven(settings, "bad", "bad") as (driver, folder):
-        folder.request(driver.log_state, {1: [[0, 1]]})
-        later(driver)
-        assert [letter.id for letter in folder.all(driver.log_state)] == ["1-0", "1-1", "2-0"]
-        assert waiting(driver.log_state) == 2
 
 
 @pytest.mark.parametrize(
@@ -750,9 +738,7 @@ def test_a_letter_whose_file_is_gone_fails_by_name(settings: dict[str, Any]) -> 
             driver.run()
 
 
-def test_a_request_outlives_a_file_that_cannot_be_read(
-    settings: dict[str, Any], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_request_outlives_an_unreadable_file(settings: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
     with driven(settings, "bad") as (driver, folder):
         folder.request(driver.log_state, {1: [[0, 1]]})
         (file,) = folder.folder.glob("*.jsonl")
@@ -773,7 +759,7 @@ def test_a_request_outlives_a_file_that_cannot_be_read(
     "letters",
     ["5", '{"1": 5}', '{"1": [5]}', '{"1": [["a", "b"]]}', '{"1": [[0, 99999999999]]}', '{"1": [[2, 1]]}', "[[["],
 )
-def test_a_request_that_says_nothing_is_told_and_left_alone(
+def test_a_request_without_sense_is_left_alone(
     letters: str, settings: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     with driven(settings, "bad") as (driver, folder):
@@ -838,9 +824,7 @@ class FailsOnce(BaseStateUpdater[Any]):
 
 @pytest.mark.parametrize("kind", ["opaque", "transactional", "non_transactional"])
 @pytest.mark.parametrize("where", ["before the counts", "behind them", "in sums behind them", "beside them"])
-def test_a_tuple_that_an_earlier_attempt_has_left_in_a_state_is_not_left_out(
-    kind: str, where: str, settings: dict[str, Any]
-) -> None:
+def test_a_tuple_that_is_in_a_state_already_is_not_left_out(kind: str, where: str, settings: dict[str, Any]) -> None:
     """It raises only at the last try: its letter, put back, would count twice in a state that keeps what was written."""
     settings |= {"max_batch_attempts": 2, "allow_inexact": True, "retry_backoff_ms": 1}
     feeder = FeederBatchSpout("word: string, n: int")
@@ -878,9 +862,8 @@ def test_a_tuple_that_an_earlier_attempt_has_left_in_a_state_is_not_left_out(
     running.stop()
     mend()
     declared, state = topology()
-    with start(declared, "in_process", **settings) as running:
-        running.process_all_available()
-        found = running.state(state).multi_get([("one",), ("bad",)])
+    running = run_all(declared, "in_process", **settings)
+    found = running.state(state).multi_get([("one",), ("bad",)])
     replays = 1 if kind == "non_transactional" else 0  # its matrix: no replay is exact
     assert found == [1 + replays, 1 + replays]
 

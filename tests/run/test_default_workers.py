@@ -57,7 +57,7 @@ def test_a_spark_of_this_machine_has_resident_workers_and_slots_for_other_jobs(t
 @pytest.mark.parametrize(
     ("settings", "workers"), [({}, "jobs"), ({"workers": "resident"}, "resident"), ({"engine": "in_process"}, "jobs")]
 )
-def test_on_a_session_that_is_there_workers_are_resident_if_asked_for(
+def test_workers_of_a_given_session_are_resident_if_asked(
     spark: SparkSession, settings: dict[str, Any], workers: str
 ) -> None:
     config = Config(**settings)

@@ -200,8 +200,7 @@ def test_what_flows_into_no_state_that_is_to_be_exact_is_let_through() -> None:
     kept = RowsState()
     asked.partition_persist(kept, Keep(), "word: string, before: bigint")
     topology.new_drpc_stream("f").state_query(counts, "args", MapGet(), "n")
-    with start(topology, "in_process") as running:
-        running.process_all_available()
+    run_all(topology, "in_process")
     assert kept.rows == [("a", None), ("a", 1)]
 
 

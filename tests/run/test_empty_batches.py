@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spouts import TextFileSpout
 from tests.harness.commands import until
 from tests.harness.topology_runs import WAIT_S, FailTimes, OneSpout, Points, RowsSpout, keep, run_all, start
 from tests.run.test_loop import HandClock, looping
@@ -28,31 +27,31 @@ if TYPE_CHECKING:
 EMPTY_IN_A_ROW = 10
 
 
-class StormSpout(RowsSpout):
-    """Emits a batch for every id, as Storm's do: what it has for it, or nothing."""
+class Telling(RowsSpout):
+    """Says of each batch what `says` gives for its id."""
 
-    def emit_batch(self, batch_id: int, collector: Any) -> bool:
-        super().emit_batch(batch_id, collector)
-        return True
-
-
-class Gaps(RowsSpout):
-    """Knows which batches are empty: those before the last one that it has."""
-
-    truth: Any = bool
+    def __init__(
+        self, batches: Mapping[int, Any], says: Callable[[int], Any], spout_type: SpoutType = SpoutType.TRANSACTIONAL
+    ) -> None:
+        super().__init__("x: string", batches, spout_type)
+        self.says = says
 
     def emit_batch(self, batch_id: int, collector: Any) -> Any:
         super().emit_batch(batch_id, collector)
-        return self.truth(batch_id < max(self.batches))
+        return self.says(batch_id)
+
+
+def has_every_id(batch_id: int) -> bool:
+    """Say that there is a batch, with rows or without: as Storm's spouts do."""
+    return True
 
 
 @pytest.mark.parametrize("spout_type", SpoutType)
 @pytest.mark.parametrize(("pending", "truth"), [(1, bool), (3, np.bool_)])
-def test_rows_behind_an_empty_batch_come(
+def test_rows_behind_empty_batches_come(
     pending: int, truth: Any, spout_type: SpoutType, topology: TridentTopology
 ) -> None:
-    spout = Gaps("x: string", {1: [["a"]], 9: [["b"]], 11: [["c"]]}, spout_type)
-    spout.truth = truth
+    spout = Telling({1: [["a"]], 9: [["b"]], 11: [["c"]]}, lambda batch_id: truth(batch_id < 11), spout_type)
     rows = keep(topology.new_stream("s", spout))
     running = run_all(topology, "in_process", max_spout_pending=pending, allow_inexact=True)
     assert {txid: given for txid, given in rows.batches.items() if given} == {1: [("a",)], 9: [("b",)], 11: [("c",)]}
@@ -64,30 +63,25 @@ def test_rows_behind_an_empty_batch_come(
 def test_a_spout_that_stops_at_an_empty_batch_is_told_how_to_go_on(
     topology: TridentTopology, says: bool | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class Silent(RowsSpout):
-        def emit_batch(self, batch_id: int, collector: Any) -> bool | None:
-            super().emit_batch(batch_id, collector)
-            return says
-
-    rows = keep(topology.new_stream("s", Silent("x: string", {1: [["a"]], 3: [["c"]]})))
+    rows = keep(topology.new_stream("s", Telling({1: [["a"]], 3: [["c"]]}, lambda batch_id: says)))
     with start(topology, "in_process") as running:
         for _ in range(3):
             running.process_all_available()
     assert rows.rows == [("a",)]
-    told = "Silent.emit_batch(2) emitted nothing and returned None, so it is asked for batch 2 again"
+    told = "Telling.emit_batch(2) emitted nothing and returned None, so it is asked for batch 2 again"
     assert [told in record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == (
         [True] if says is None else []
     )
 
 
 def test_empty_batches_run_on_spark(engine: str, topology: TridentTopology) -> None:
-    rows = keep(topology.new_stream("s", Gaps("x: string", {1: [["a"]], 3: [["c"]]})).shuffle())
+    rows = keep(topology.new_stream("s", Telling({1: [["a"]], 3: [["c"]]}, lambda batch_id: batch_id < 3)).shuffle())
     run_all(topology, engine)
     assert rows.batches == {1: [("a",)], 3: [("c",)]}
 
 
 def test_a_spout_that_has_a_batch_for_every_id_does_not_keep_anybody_waiting(topology: TridentTopology) -> None:
-    spout = StormSpout("x: string", {1: [["a"]], 3: [["c"]]})
+    spout = Telling({1: [["a"]], 3: [["c"]]}, has_every_id)
     rows = keep(topology.new_stream("s", spout))
     with start(topology, "in_process", poll_interval_ms=3_600_000, max_spout_pending=1) as running:
         running.process_all_available()
@@ -116,13 +110,12 @@ class Metadata(OneSpout):
 
 def test_a_definition_without_parts_is_an_empty_batch(topology: TridentTopology) -> None:
     rows = keep(topology.new_stream("s", Metadata({2: ["b"], 9: ["c"]})))
-    with start(topology, "in_process") as running:
-        running.process_all_available()
+    run_all(topology, "in_process")
     assert rows.rows == [("b",), ("c",)]
 
 
 def test_an_idle_spout_makes_an_empty_batch_per_poll_and_no_more(topology: TridentTopology) -> None:
-    keep(topology.new_stream("s", StormSpout("x: string", {1: [["a"]]})))
+    keep(topology.new_stream("s", Telling({1: [["a"]]}, has_every_id)))
     clock, points = HandClock(), Points()
     with looping(topology, clock, points, engine="in_process", poll_interval_ms=10_000) as loop:
         points.await_point("succeeded", 2)
@@ -186,69 +179,55 @@ ASKED = 20
 INTERVAL_MS = 50
 
 
-class Asked(TextFileSpout):
-    """Counts how often its coordinator is asked; each time computes for `busy_s` seconds."""
+class Asked(OneSpout):
+    """Counts how often it is asked; each time computes for `busy_s` seconds."""
 
-    def __init__(self, paths: Path, busy_s: float = 0.0) -> None:
-        super().__init__(paths)
-        self._busy_s, self._asked = busy_s, [0]
+    def __init__(self, busy_s: float = 0.0) -> None:
+        self.busy_s, self.asked, self.more = busy_s, 0, threading.Condition()
 
-    def get_coordinator(self, conf: Any, clock: Any = None) -> Any:
-        made = super().get_coordinator(conf)
-        define, asked = made.initialize_transaction, self._asked
-        self._more = threading.Condition()
+    def initialize_transaction(self, txid: int, previous: Any) -> Any:
+        until = time.thread_time() + self.busy_s
+        while time.thread_time() < until:
+            pass
+        with self.more:
+            self.asked += 1
+            self.more.notify_all()
+        return super().initialize_transaction(txid, previous)
 
-        def counted(txid: int, previous: Any) -> Any:
-            until = time.thread_time() + self._busy_s
-            while time.thread_time() < until:
-                pass
-            with self._more:
-                asked[0] += 1
-                self._more.notify_all()
-            return define(txid, previous)
-
-        made.initialize_transaction = counted  # type: ignore[method-assign]
-        return made
+    def emit(self, part: Any) -> list[pa.Table]:
+        return [pa.table({"x": ["a", "b"]})]
 
     def measure(self, times: int) -> tuple[float, float]:
         """Wait until it was asked so many times more; return the seconds, and those in which this process computed."""
-        with self._more:
-            last = self._asked[0] + times
+        with self.more:
+            last = self.asked + times
             began, computed = time.monotonic(), time.process_time()
-            assert self._more.wait_for(lambda: self._asked[0] >= last, WAIT_S)
+            assert self.more.wait_for(lambda: self.asked >= last, WAIT_S)
         return time.monotonic() - began, time.process_time() - computed
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_more"}
+        return {name: value for name, value in self.__dict__.items() if name != "more"}
 
 
-def idle(spout: TextFileSpout, engine: str, tmp_path: Path, interval_ms: int = INTERVAL_MS) -> RunningTopology:
+def idle(spout: Asked, engine: str, tmp_path: Path, interval_ms: int = INTERVAL_MS) -> RunningTopology:
     """Start a topology and let it commit all there is."""
     from states.delta import DeltaState
 
     topology = TridentTopology("idle")
     state = DeltaState.opaque(str(tmp_path / "table"))
-    topology.new_stream("lines", spout).group_by("line").persistent_aggregate(state, Count(), "count")
+    topology.new_stream("lines", spout).group_by("x").persistent_aggregate(state, Count(), "count")
     running = start(topology, engine, poll_interval_ms=interval_ms, log_dir=tmp_path / "log")
     running.process_all_available()
     assert running.txid == 1
     return running
 
 
-@pytest.fixture
-def texts(tmp_path: Path) -> Path:
-    folder = tmp_path / "texts"
-    folder.mkdir()
-    (folder / "a.txt").write_text("a\nb\n", encoding="utf-8")
-    return folder
-
-
 def written(folder: Path) -> dict[Path, int]:
     return {path: path.stat().st_size for path in folder.rglob("*") if path.is_file()}
 
 
-def test_an_idle_topology_asks_once_per_interval_and_does_next_to_nothing(texts: Path, tmp_path: Path) -> None:
-    spout = Asked(texts)
+def test_an_idle_topology_asks_once_per_interval_and_does_next_to_nothing(tmp_path: Path) -> None:
+    spout = Asked()
     with idle(spout, "in_process", tmp_path) as running:
         published = tmp_path / "table" / "_delta_log" / f"{1:020}.json"
         until(published.exists, "the state shows its batch to other programs")
@@ -262,10 +241,10 @@ def test_an_idle_topology_asks_once_per_interval_and_does_next_to_nothing(texts:
 
 
 @pytest.mark.spark
-def test_an_idle_topology_on_spark_runs_no_job(spark: SparkSession, texts: Path, tmp_path: Path) -> None:
+def test_an_idle_topology_on_spark_runs_no_job(spark: SparkSession, tmp_path: Path) -> None:
     jobs = spark.sparkContext.statusTracker().getJobIdsForGroup
     before = len(jobs(None))
-    spout = Asked(texts)
+    spout = Asked()
     with idle(spout, "spark", tmp_path):
         ran = len(jobs(None))
         assert ran > before  # the tracker knows the job of the one batch
@@ -274,8 +253,8 @@ def test_an_idle_topology_on_spark_runs_no_job(spark: SparkSession, texts: Path,
 
 
 @pytest.mark.slow
-def test_a_spout_that_is_much_work_to_ask_is_asked_less_often(texts: Path, tmp_path: Path) -> None:
-    spout = Asked(texts, busy_s=0.02)
+def test_a_spout_that_is_much_work_to_ask_is_asked_less_often(tmp_path: Path) -> None:
+    spout = Asked(busy_s=0.02)
     with idle(spout, "in_process", tmp_path, interval_ms=1):
         elapsed, _ = spout.measure(5)
     assert elapsed >= 4 * 0.02 * 10

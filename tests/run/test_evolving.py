@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 
 from spouts import FixedBatchSpout
-from states.cassandra import CassandraState
 from states.delta import DeltaState
 from states.delta.beyond_memory.merging import Merging
 from states.memcached import MemcachedState
 from states.memory import MemoryMapState
 from states.postgres import PostgresState
 from states.redis import RedisState
+from tests.harness.server_states import postgres_url, state_on
 from tests.harness.servers import Server
 from tests.harness.sqlite_map import sqlite_state
-from tests.harness.topology_runs import start
+from tests.harness.topology_runs import run_all
 from trident import TridentError, TridentTopology, migrate_state, open_state, verify_state
 from trident.errors import RewindError, StateError, TopologyChangedError, TopologyError
 from trident.operations import ArgMax, Avg, Collect, Count, Last, Max, Min, Sum, TopN
@@ -115,8 +115,7 @@ def run(
         patched.setattr(BatchLoop, "_record", append)
         try:
             conf = {"log_dir": job.log, "max_spout_pending": 1, "history": "7d", **job.conf}
-            with start(job.declared(rename), "in_process", **conf) as running:
-                running.process_all_available()
+            run_all(job.declared(rename), "in_process", **conf)
         except TridentError as error:
             if dies_at is None or "in a test" not in str(error):
                 raise
@@ -251,21 +250,15 @@ def merges_now_and_then(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Merging, "_start", start_or_not)
 
 
-SERVERS: dict[str, tuple[str, Callable[[Server, str], StateSpec]]] = {
-    "PostgreSQL": ("postgres", lambda at, name: PostgresState.opaque(url_of(at), table=name)),
-    "PostgreSQL with changes": (
-        "postgres",
-        lambda at, name: PostgresState.opaque(url_of(at), table=name, changes="7d"),
-    ),
-    "PostgreSQL, binary": ("postgres", lambda at, name: PostgresState.opaque(url_of(at), table=name, layout="binary")),
-    "Redis": ("redis", lambda at, name: RedisState.opaque(f"redis://{at.address}/0", prefix=name)),
-    "Redis, fields": (
-        "redis",
-        lambda at, name: RedisState.opaque(f"redis://{at.address}/0", prefix=name, layout="fields"),
-    ),
-    "Memcached": ("memcached", lambda at, name: MemcachedState.opaque([at.address], prefix=name)),
-    "Cassandra": ("cassandra", lambda at, name: cassandra(at, name)),
-    "Cassandra, columns": ("cassandra", lambda at, name: cassandra(at, name, layout="columns")),
+SERVERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "PostgreSQL": ("postgres", {}),
+    "PostgreSQL with changes": ("postgres", {"changes": "7d"}),
+    "PostgreSQL, binary": ("postgres", {"layout": "binary"}),
+    "Redis": ("redis", {}),
+    "Redis, fields": ("redis", {"layout": "fields"}),
+    "Memcached": ("memcached", {}),
+    "Cassandra": ("cassandra", {}),
+    "Cassandra, columns": ("cassandra", {"layout": "columns"}),
 }
 
 
@@ -276,11 +269,11 @@ SERVERS: dict[str, tuple[str, Callable[[Server, str], StateSpec]]] = {
 def test_chains_of_declarations_on_servers(
     store: str, seed: int, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server, made = SERVERS[store]
+    server, options = SERVERS[store]
     if server == "cassandra" and seed:
         pytest.skip("one chain shows it, and a table takes Cassandra a second")
     name = f"evolving_{abs(hash(tmp_path.name)) % 10**8}_{seed}"
-    spec = made(request.getfixturevalue(f"{server}_server"), name)
+    spec = state_on(server, request.getfixturevalue(f"{server}_server"), name, **options)
     # Cassandra gives a column no other type, Memcached lists no keys, and only a driver makes columns.
     widens, lists = store != "Cassandra, columns", store != "Memcached"
     early = store not in ("PostgreSQL", "PostgreSQL with changes", "Cassandra, columns")
@@ -288,7 +281,7 @@ def test_chains_of_declarations_on_servers(
 
 
 OF_ITS_NAME: dict[str, Callable[[Server], StateSpec]] = {
-    "postgres": lambda at: PostgresState(url_of(at)),
+    "postgres": lambda at: PostgresState(postgres_url(at)),
     "redis": lambda at: RedisState(f"redis://{at.address}/0"),
     "memcached": lambda at: MemcachedState([at.address]),
 }
@@ -324,7 +317,7 @@ def test_a_column_of_another_type_is_refused_and_the_name_of_another_is_taken(
     postgres_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = f"reused_{abs(hash(tmp_path.name)) % 10**8}"
-    spec = PostgresState.opaque(url_of(postgres_server), table=table)
+    spec = state_on("postgres", postgres_server, table)
     job = Job(spec, str(tmp_path / "log"), {"sum": "sum", "rows": "rows"}, rows=[("a", 1), ("b", 2)])
     run(job, monkeypatch)
     for members in ({"rows": "rows"}, {"rows": "rows", "sum": "all"}):
@@ -336,15 +329,13 @@ def test_a_column_of_another_type_is_refused_and_the_name_of_another_is_taken(
     ):
         run(job, monkeypatch)
     with pytest.raises(TopologyError, match="it has columns, and what is declared now is kept as key and value"):
-        run(replace(job, spec=PostgresState.opaque(url_of(postgres_server), table=table, layout="binary")), monkeypatch)
+        run(replace(job, spec=state_on("postgres", postgres_server, table, layout="binary")), monkeypatch)
     job.members, job.since = {"rows": "rows", "sum_2": "all"}, {"sum_2": len(job.rows) - 1}
     run(job, monkeypatch)
     assert job.found() == job.expected()
 
 
-def test_a_copy_of_before_its_values_were_rewritten_is_not_rewound(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_copy_from_before_a_rewriting_is_not_rewound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     state, copy = tmp_path / "state.db", tmp_path / "copy.db"
     job = Job(sqlite_state(str(state)), str(tmp_path / "log"), {"sum": "sum"}, rows=[("a", 1), ("b", 2)])
     run(job, monkeypatch)
@@ -373,13 +364,3 @@ def test_a_rewind_by_another_declaration_keeps_what_it_has_and_says_what_it_has_
     run(former, monkeypatch, {"whole": "sum"})
     assert former.found() == former.expected()
     assert "'rows' is new" in caplog.text
-
-
-def url_of(server: Server) -> str:
-    return f"postgresql://trident@{server.address}/postgres"
-
-
-def cassandra(server: Server, name: str, **options: Any) -> StateSpec:
-    return CassandraState.opaque(
-        ["127.0.0.1"], port=server.port, keyspace="evolving", table=name, replication=1, **options
-    )

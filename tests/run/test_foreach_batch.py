@@ -18,7 +18,7 @@ from pyspark.sql.functions import col, expr, rand, udf, window
 from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
 from states.redis import RedisState
-from tests.harness.crashing_stores import DictMap
+from tests.harness.crashing_stores import DictMap, FailsOnce
 from tests.harness.servers import Server
 from tests.harness.sqlite_map import sqlite_state
 from tests.harness.topology_runs import counted, dict_state, keep
@@ -38,7 +38,7 @@ from trident.operations import Count, Last, Sum
 from trident.run.dead_letters import DeadLetters, waiting
 from trident.run.foreach_batch import ForeachBatch
 from trident.run.handed_batches import NAMES_KEPT, definition_of_name
-from trident.state import Key, StateConf, map_state
+from trident.state import StateConf, map_state
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -163,28 +163,14 @@ def test_an_attempt_evaluates_the_query_once(orders: DataFrame, spark: SparkSess
     assert calls.value == len(ROWS)
 
 
-class _FailsOnce(DictMap):
-    """Writes what it is given and raises, once."""
-
-    def __init__(self, entries: dict[Any, Any], failures: list[int]) -> None:
-        super().__init__(entries)
-        self.failures = failures
-
-    def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
-        super().multi_put(keys, values)
-        if self.failures and len(keys) > 1:
-            self.failures.pop()
-            raise OSError("the answer was lost")
-
-
 @pytest.mark.long
 def test_a_query_that_is_not_deterministic_counts_the_rows_of_one_attempt(spark: SparkSession, tmp_path: Path) -> None:
     """What the first attempts wrote is of other rows: all of it is taken back."""
     entries: list[dict[Any, Any]] = [{}, {}]
     failures = [1, 1]
 
-    def second(conf: StateConf, partition: int, partitions: int) -> _FailsOnce:
-        return _FailsOnce(entries[1], failures)
+    def second(conf: StateConf, partition: int, partitions: int) -> FailsOnce:
+        return FailsOnce(entries[1], failures)
 
     topology = TridentTopology("random")
     stream = topology.new_stream("rows", QueryBatches("k: bigint, parity: bigint"))
@@ -278,6 +264,26 @@ def test_what_raises_stops_the_query_and_the_next_start_replays(spark: SparkSess
     query.awaitTermination()
     assert (function.txid, function.state("total").get()) == (1, 6)
     function.close()
+
+
+def test_a_batch_of_a_run_is_given_once_or_with_the_same_rows(spark: SparkSession, tmp_path: Path) -> None:
+    lines, split, function = streamed(spark, tmp_path), [False], counting(group_by="value", **QUICK)
+
+    def give(df: DataFrame, batch: int) -> None:
+        function(df.where("value < 3"), batch)
+        function(df.where("value > 2" if split[0] else "value < 3"), batch)  # as a retry of the whole function does
+
+    def run() -> None:
+        writer = lines.writeStream.foreachBatch(give).option("checkpointLocation", str(tmp_path / "checkpoint"))
+        writer.trigger(availableNow=True).start().awaitTermination()
+
+    with function:
+        run()
+        assert function.state().multi_get(["0", "2", "3"]) == [1, 1, None]
+        (tmp_path / "in/2.txt").write_text("0\n3\n", encoding="utf-8")
+        split[0] = True
+        with pytest.raises(StreamingQueryException, match=r"batch 1 twice in one run of a query, with other rows"):
+            run()
 
 
 def test_a_query_that_cannot_be_evaluated_says_what_spark_says(spark: SparkSession) -> None:
@@ -410,17 +416,15 @@ def test_columns_that_do_not_fit_are_named_before_anything_is_opened(orders: Dat
     assert not (tmp_path / "log").exists()
 
 
-def test_exactly_once_names_a_column_that_is_not_there(orders: DataFrame) -> None:
-    with pytest.raises(TopologyError, match="no column 'town' in the query, which has shop, customer, euros"):
-        counting(group_by="town")(orders, 0)
-    with pytest.raises(TopologyError, match="the query has no columns, and rows without any are lost"):
-        counting(group_by=())(orders.select(), 0)
-
-
-def test_a_streaming_dataframe_is_not_a_batch(spark: SparkSession) -> None:
+def test_what_is_no_batch_of_the_columns_is_refused(orders: DataFrame, spark: SparkSession) -> None:
     rates = spark.readStream.format("rate").load()
-    with pytest.raises(TopologyError, match="give the function to its writeStream.foreachBatch"):
-        counting(group_by=())(rates, 0)
+    for group_by, given, said in (
+        ("town", orders, "no column 'town' in the query, which has shop, customer, euros"),
+        ((), orders.select(), "the query has no columns, and rows without any are lost"),
+        ((), rates, "give the function to its writeStream.foreachBatch"),
+    ):
+        with pytest.raises(TopologyError, match=said):
+            counting(group_by=group_by)(given, 0)
 
 
 def test_one_query_one_stream() -> None:
@@ -433,14 +437,6 @@ def test_one_query_one_stream() -> None:
     keep(topology.merge(stream, topology.new_stream("rows", FixedBatchSpout(ORDERS, 1, *ROWS))))
     with pytest.raises(TopologyError, match="the stream 'rows' has a source of its own"):
         topology.foreach_batch()
-
-
-def test_a_topology_of_a_query_is_not_started() -> None:
-    topology, stream = declared()
-    keep(stream)
-    said = r"give topology\.foreach_batch\(\), or what exactly_once returned, to writeStream\.foreachBatch"
-    with pytest.raises(TopologyError, match=said):
-        topology.start(engine="in_process")
 
 
 @pytest.mark.parametrize(

@@ -14,12 +14,11 @@ import trident
 from spouts import FixedBatchSpout
 from states.delta import DeltaState
 from states.memcached import MemcachedState
-from states.postgres import PostgresState
-from states.redis import RedisState
 from tests.harness.commands import trident as command
 from tests.harness.commands import write_module
+from tests.harness.server_states import postgres_url, state_on
 from tests.harness.servers import Server
-from tests.harness.topology_runs import start
+from tests.harness.topology_runs import run_all, start
 from trident import Config, TridentTopology
 from trident.errors import BatchFailedError, FencedError, LogHeldError, UnsupportedOperation, WrongKeyError
 from trident.log.log_reader import LogReader
@@ -58,13 +57,8 @@ class Visits:
         return topology
 
     def run(self, *rows: tuple[Any, ...], on_poison: str = "dead_letter") -> None:
-        config: dict[str, Any] = {
-            "log_dir": str(self.folder / "log"),
-            "on_poison": on_poison,
-            "max_batch_attempts": 1,
-        }
-        with start(self.topology(*rows), "in_process", **config) as running:
-            running.process_all_available()
+        config: dict[str, Any] = {"log_dir": str(self.folder / "log"), "on_poison": on_poison, "max_batch_attempts": 1}
+        run_all(self.topology(*rows), "in_process", **config)
 
     def forget(self, *keys: Any) -> Any:
         return trident.forget_keys(self.topology(*ROWS), "visits", keys, log_dir=str(self.folder / "log"))
@@ -80,8 +74,7 @@ class Visits:
 
     def _on_servers(self) -> Iterator[bytes]:
         if "postgres" in self.servers:
-            url = f"postgresql://trident@{self.servers['postgres'].address}/postgres"
-            with psycopg.connect(url, autocommit=True) as beside:
+            with psycopg.connect(postgres_url(self.servers["postgres"]), autocommit=True) as beside:
                 tables = beside.execute(
                     "SELECT tablename FROM pg_tables WHERE tablename LIKE %s", (f"{self.name}%",)
                 ).fetchall()
@@ -109,15 +102,17 @@ class Visits:
 
 
 @pytest.fixture(params=["postgres", "postgres bytes", "redis", "redis fields"])
-def visits(request: pytest.FixtureRequest, tmp_path: Path, postgres_server: Server, redis_server: Server) -> Visits:
-    name = tmp_path.name[-30:].replace("-", "_")
-    if request.param.startswith("postgres"):
-        url = f"postgresql://trident@{postgres_server.address}/postgres"
-        more: dict[str, Any] = {"layout": "binary"} if request.param == "postgres bytes" else {"changes": "7d"}
-        return Visits(tmp_path, PostgresState.opaque(url, table=name, **more), {"postgres": postgres_server})
-    more = {"layout": "fields"} if request.param == "redis fields" else {"cache": 100}
-    spec = RedisState.opaque(f"redis://{redis_server.address}/0", changes="7d", prefix=name, **more)
-    return Visits(tmp_path, spec, {"redis": redis_server})
+def visits(request: pytest.FixtureRequest, tmp_path: Path) -> Visits:
+    layouts: dict[str, dict[str, Any]] = {
+        "postgres": {"changes": "7d"},
+        "postgres bytes": {"layout": "binary"},
+        "redis": {"changes": "7d", "cache": 100},
+        "redis fields": {"changes": "7d", "layout": "fields"},
+    }
+    store = request.param.split()[0]
+    server = request.getfixturevalue(f"{store}_server")
+    spec = state_on(store, server, tmp_path.name[-30:].replace("-", "_"), **layouts[request.param])
+    return Visits(tmp_path, spec, {store: server})
 
 
 def test_no_byte_of_a_key_is_left_and_all_else_is_as_it_was(visits: Visits) -> None:

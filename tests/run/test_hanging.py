@@ -17,7 +17,7 @@ import pytest
 from spouts import FeederBatchSpout, FixedBatchSpout
 from states.memory import MemoryMapState
 from tests.harness.crashing_stores import DictMap
-from tests.harness.topology_runs import QUICK, RowsSpout, RowsState, dict_state, keep
+from tests.harness.topology_runs import QUICK, RowsSpout, RowsState, dict_state, keep, operation
 from trident import TridentTopology, TridentTuple
 from trident.channel import DaemonPool
 from trident.errors import BatchFailedError, SpoutError
@@ -159,14 +159,11 @@ class SlowState(RowsState):
         self.pending.extend(rows)
 
 
-class Stores(BaseStateUpdater[SlowState]):
-    def update_state(self, state: SlowState, tuples: Sequence[Any], collector: Any) -> None:
-        state.store(tuples)
-
-
-class PutsAll(BaseStateUpdater[Any]):
-    def update_state(self, state: Any, tuples: Sequence[Any], collector: Any) -> None:
-        state.multi_put([row.values for row in tuples], [1] * len(tuples))
+Stores = operation("Stores", BaseStateUpdater, update_state=lambda state, rows, collector: state.store(rows))
+PutsAll = operation(
+    "PutsAll", BaseStateUpdater,
+    update_state=lambda state, rows, collector: state.multi_put([row.values for row in rows], [1] * len(rows)),
+)  # fmt: skip
 
 
 @pytest.mark.sample(1)

@@ -215,17 +215,14 @@ def test_equal_keys_are_one_key_for_the_writer_and_all_readers_of_a_store(store:
 # ---- servers -----------------------------------------------------------------------------------------------------------
 
 
-def check_types(spec: StateSpec, folder: Path, types: Sequence[str], listed: bool = True) -> None:
-    for at, type_ in enumerate(types):
-        check(all_of(type_, SHORT[type_]), lambda name: spec, folder / str(at), 2, listed)
-
-
 SEVERAL_FORMS = ["double", "decimal(10,2)", "timestamp"]
 
 
 @pytest.mark.parametrize("types", [SEVERAL_FORMS, pytest.param(list(KEYS), marks=pytest.mark.long)], ids=len)
 def test_equal_keys_are_one_key_in_redis(types: list[str], redis_server: Server, tmp_path: Path) -> None:
-    check_types(RedisState.opaque(f"redis://127.0.0.1:{redis_server.port}/0"), tmp_path, types)
+    spec = RedisState.opaque(f"redis://127.0.0.1:{redis_server.port}/0")
+    for at, type_ in enumerate(types):
+        check(all_of(type_, SHORT[type_]), lambda name: spec, tmp_path / str(at), 2)
 
 
 # ---- keys without a declared type --------------------------------------------------------------------------------------

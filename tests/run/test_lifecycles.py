@@ -93,22 +93,14 @@ KINDS: list[tuple[type[Any], dict[str, Any], str]] = [
     (MapFunction, {"execute": one(lambda row: row.values)}, "AMap"),
     (FlatMapFunction, {"execute": one(lambda row: [row.values])}, "AFlatMap"),
     (Consumer, {"accept": one(lambda row: None)}, "AConsumer"),
-    (
-        ArrowFunction,
-        {"output": Fields("same: int"), "apply": counting(lambda column: column, len)},
-        "AnArrowFunction",
-    ),
+    (ArrowFunction, {"output": Fields("same: int"), "apply": counting(lambda column: column, len)}, "AnArrowFunction"),
     (ArrowFilter, {"mask": counting(lambda column: column.is_valid(), len)}, "AnArrowFilter"),
     (
         CombinerAggregator,
         {"init": one(lambda row: int(row[0])), "combine": prepared(lambda a, b: a + b), "zero": prepared(lambda: 0)},
         "ACombiner AStatesCombiner CombinesBehindAState",
     ),
-    (
-        ReducerAggregator,
-        {"init": lambda self: 0, "reduce": one(lambda curr, row: curr + 1)},
-        "AReducer AStatesReducer",
-    ),
+    (ReducerAggregator, {"init": lambda self: 0, "reduce": one(lambda curr, row: curr + 1)}, "AReducer AStatesReducer"),
     (
         Aggregator,
         {
@@ -239,9 +231,7 @@ def test_every_kind_is_prepared_and_counts_on_both_engines(engine: str, tmp_path
         assert lines == [line for line in whole(IN_WORKERS) if ends or line.startswith("prepare")]
 
 
-def test_a_worker_ends_the_operations_of_a_topology_that_makes_room(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_ends_operations_of_topologies_that_make_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tasks, "_programs", {})
     plan = make_plan(declare(tmp_path).graph())
     settings = Config().as_mapping()

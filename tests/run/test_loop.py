@@ -81,9 +81,7 @@ def test_every_batch_passes_its_points_in_order(engine: str, topology: TridentTo
         assert order.index(("recorded", txid)) < order.index(("committing", txid + 1))
 
 
-def test_later_batches_are_processed_while_an_earlier_one_commits(
-    engine: str, topology: TridentTopology, gate: str
-) -> None:
+def test_later_batches_are_processed_while_one_commits(engine: str, topology: TridentTopology, gate: str) -> None:
     state, points = GatedState(gate, 1), Points()
     topology.new_stream("s", letters("abcde")).partition_persist(state, Keep(), "y: string")
     with start(topology, engine, points, max_spout_pending=3) as running:
@@ -139,7 +137,7 @@ def looping(topology: TridentTopology, clock: Clock, points: Points, **conf: Any
     opened = OpenedTopology(graph, make_plan(graph), Config.of(conf), lambda states: MemoryLog("t"))
     with ThreadPoolExecutor(3) as pool, ThreadPoolExecutor(1) as commits, ThreadPoolExecutor(1) as driver:
         lane_of, progress = lanes(Lane(pool.submit, commits.submit)), Progress(opened.plan, 9, clock)
-        loop = BatchLoop(opened, lane_of, progress, clock, points)
+        loop = BatchLoop(opened, lane_of, progress, clock, points, True)
         ended = driver.submit(loop.run)
         try:
             yield loop
@@ -195,9 +193,7 @@ def test_an_idle_driver_that_was_replaced_ends(topology: TridentTopology) -> Non
             driver.step()
 
 
-def test_a_driver_that_is_replaced_while_it_processes_does_not_begin_to_commit(
-    topology: TridentTopology, tmp_path: Path
-) -> None:
+def test_a_driver_that_is_replaced_while_processing_commits_nothing(topology: TridentTopology, tmp_path: Path) -> None:
     state = keep(topology.new_stream("s", letters()))
 
     def observe(point: str, attempt: TransactionAttempt) -> None:
@@ -224,9 +220,7 @@ def test_a_driver_that_was_replaced_does_not_say_that_all_is_committed(topology:
 
 
 @pytest.mark.parametrize("error", [FailedException("please replay"), RuntimeError("a bug")])
-def test_a_batch_that_fails_is_replayed(
-    error: Exception, engine: str, topology: TridentTopology, tmp_path: Path
-) -> None:
+def test_a_failed_batch_is_replayed(error: Exception, engine: str, topology: TridentTopology, tmp_path: Path) -> None:
     stream, points = topology.new_stream("s", letters()), Points()
     rows = keep(stream.each("x", FailTimes(tmp_path, "b", 2, error), "y").project("y"))
     with start(topology, engine, points, max_batch_attempts=3) as running:
@@ -239,7 +233,7 @@ def test_a_batch_that_fails_is_replayed(
     assert won[1] <= won[2]
 
 
-def test_a_batch_that_fails_too_often_stops_the_topology_and_a_restart_goes_on(
+def test_a_batch_that_fails_too_often_stops_it_until_a_restart(
     engine: str, topology: TridentTopology, tmp_path: Path
 ) -> None:
     (tmp_path / "calls").mkdir()
@@ -312,9 +306,7 @@ def test_failures_of_an_earlier_batch_do_not_count_as_tries(engine: str, topolog
         run_all(again, engine, **conf)
 
 
-def test_failures_of_an_earlier_batch_bring_no_tuple_to_the_dead_letters(
-    topology: TridentTopology, tmp_path: Path
-) -> None:
+def test_failures_of_an_earlier_batch_make_no_dead_letters(topology: TridentTopology, tmp_path: Path) -> None:
     (tmp_path / "calls").mkdir()
     stream = topology.new_stream("s", letters("abc"))
     committed = stream.partition_persist(Failing({("commit", 1): 2}), Keep(), "y: string").new_values_stream()
@@ -325,9 +317,7 @@ def test_failures_of_an_earlier_batch_bring_no_tuple_to_the_dead_letters(
     assert not (tmp_path / "dead").exists()
 
 
-def test_a_driver_that_can_number_no_more_attempts_ends_and_a_restart_goes_on(
-    topology: TridentTopology, tmp_path: Path
-) -> None:
+def test_a_driver_out_of_attempt_numbers_ends_and_a_restart_goes_on(topology: TridentTopology, tmp_path: Path) -> None:
     (tmp_path / "calls").mkdir()
     feeder, points = FeederBatchSpout("x: string"), Points()
     failing = FailTimes(tmp_path / "calls", "b", 2, FailedException("again"))
@@ -348,9 +338,7 @@ def test_a_driver_that_can_number_no_more_attempts_ends_and_a_restart_goes_on(
 
 
 @pytest.mark.parametrize("call", ["begin", "update", "commit"])
-def test_a_failed_commit_is_replayed_and_its_writes_count_once(
-    call: str, engine: str, topology: TridentTopology
-) -> None:
+def test_a_failed_commit_is_replayed_and_counts_once(call: str, engine: str, topology: TridentTopology) -> None:
     failing, stream = Failing({(call, 1): 1}), topology.new_stream("s", letters("aab"))
     # It is committed before the failure:
     counts = stream.group_by("x").persistent_aggregate(MemoryMapState(), Count(), "count")
@@ -436,7 +424,7 @@ def never() -> list[list[str]]:
         ({1: [[1]], 2: [["a"]]}, r"SpoutError: RowsSpout.emit_batch\(2\) emitted rows that do not fit"),
     ],
 )
-def test_a_definition_that_never_comes_stops_the_topology(
+def test_a_definition_that_never_comes_ends_it(
     batches: dict[int, Any], said: str, engine: str, topology: TridentTopology
 ) -> None:
     keep(topology.new_stream("s", RowsSpout("x: int", batches)))
@@ -621,30 +609,17 @@ def test_a_writer_that_a_later_attempt_of_the_same_driver_has_fenced_ends_nothin
     assert rows.batches == {1: [("a",)], 2: [("b",)]}
 
 
-class BlockingOnAPipe(Function):
-    """In the second call, in whatever process, waits until somebody opens a named pipe for writing."""
+def test_a_spark_task_that_hangs_is_replaced(spark: SparkSession, topology: TridentTopology, tmp_path: Path) -> None:
+    calls, pipe = tmp_path / "calls", tmp_path / "pipe"
+    calls.mkdir()
+    os.mkfifo(pipe)
 
-    output_types = ("bigint",)
+    def block(x: str) -> int:
+        if (number := touch(calls)) == 1:  # the second call, in whatever process, waits for a writer of the pipe
+            pipe.read_bytes()
+        return number
 
-    def __init__(self, pipe: Path, folder: Path) -> None:
-        self.pipe, self.folder = str(pipe), str(folder)
-
-    def execute(self, tuple: Any, collector: Any) -> None:
-        number = touch(self.folder)
-        if number == 1:
-            with Path(self.pipe).open("rb") as pipe:
-                pipe.read()
-        collector.emit([number])
-
-
-def test_a_spark_task_that_takes_too_long_is_replaced(
-    spark: SparkSession, topology: TridentTopology, tmp_path: Path
-) -> None:
-    (tmp_path / "calls").mkdir()
-    os.mkfifo(tmp_path / "pipe")
-    rows = keep(
-        topology.new_stream("s", letters("ab")).each("x", BlockingOnAPipe(tmp_path / "pipe", tmp_path / "calls"), "n")
-    )
+    rows = keep(topology.new_stream("s", letters("ab")).each("x", block, "n: bigint"))
     points = Points()
     conf = {"message_timeout_s": 4, "max_batch_attempts": 50, "max_spout_pending": 1}
     with start(topology, "spark", points, **conf) as running:
@@ -652,30 +627,27 @@ def test_a_spark_task_that_takes_too_long_is_replaced(
         try:
             points.await_point("succeeded", 2)
         finally:
-            os.close(os.open(tmp_path / "pipe", os.O_RDWR | os.O_NONBLOCK))  # lets the reader go on, if there is one
+            os.close(os.open(pipe, os.O_RDWR | os.O_NONBLOCK))  # lets the reader go on, if there is one
         running.process_all_available()
         assert running.status["lastFailure"] == "not processed within message_timeout_s=4 seconds"
     assert rows.batches == {1: [("a", 0)], 2: [("b", 2)]}
     assert len(points.attempts("processed")) == 2
 
 
-class AwaitingAFile(Function):
-    """In each call, in whatever process, waits until the file of the tuple exists."""
+def awaiting(folder: Path) -> Callable[[str], int]:
+    """Return a function that waits, in whatever process, until the file of its tuple exists."""
 
-    output_types = ("bigint",)
+    def wait(x: str) -> int:
+        until((folder / x).exists, "the tuple is let go")
+        return 0
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = str(folder)
-
-    def execute(self, tuple: Any, collector: Any) -> None:
-        until(Path(self.folder, tuple[0]).exists, "the tuple is let go")
-        collector.emit([0])
+    return wait
 
 
 def test_the_start_of_python_workers_is_not_held_against_an_attempt_on_spark(
     spark: SparkSession, topology: TridentTopology, tmp_path: Path
 ) -> None:
-    keep(topology.new_stream("s", letters("ab")).each("x", AwaitingAFile(tmp_path), "n"))
+    keep(topology.new_stream("s", letters("ab")).each("x", awaiting(tmp_path), "n: bigint"))
     clock, points = HandClock(), Points()
     with looping(topology, clock, points, engine="spark", message_timeout_s=5, max_spout_pending=1) as loop:
 
@@ -702,21 +674,18 @@ def test_the_start_of_python_workers_is_not_held_against_an_attempt_on_spark(
     assert [attempt.txid for attempt in points.attempts("defined")] == [1, 2, 2]
 
 
-class TellingOfItsWorker(AwaitingAFile):
-    """Says which processes run it, and that nothing of Trident was imported in the one that does; then awaits a file."""
-
-    def execute(self, tuple: Any, collector: Any) -> None:
-        fresh = {id(one) for one in gc.get_objects()}  # without those that its parent froze before the fork
-        imported = [name for name in (run_parts_task.__module__, "spouts", "pandas") if id(sys.modules[name]) in fresh]
-        assert not imported, imported
-        Path(self.folder, f"{os.getpid()}.worker").write_text(str(os.getppid()))
-        super().execute(tuple, collector)
-
-
 def test_the_worker_that_replaces_that_of_a_cancelled_attempt_imports_nothing_again(
     spark: SparkSession, topology: TridentTopology, tmp_path: Path
 ) -> None:
-    keep(topology.new_stream("s", letters("a")).each("x", TellingOfItsWorker(tmp_path), "n"))
+    def tell(x: str) -> int:
+        """Say which processes run this, and that nothing of Trident was imported in the one that does; then wait."""
+        fresh = {id(one) for one in gc.get_objects()}  # without those that its parent froze before the fork
+        imported = [name for name in (run_parts_task.__module__, "spouts", "pandas") if id(sys.modules[name]) in fresh]
+        assert not imported, imported
+        (tmp_path / f"{os.getpid()}.worker").write_text(str(os.getppid()))
+        return awaiting(tmp_path)(x)
+
+    keep(topology.new_stream("s", letters("a")).each("x", tell, "n: bigint"))
     clock, points = HandClock(), Points()
 
     def workers() -> dict[str, str]:
@@ -757,9 +726,7 @@ def test_stop_waits_for_the_commit_under_way_and_records_it(engine: str, topolog
         running.process_all_available()
 
 
-def test_a_failure_during_the_last_commit_leaves_the_batch_to_the_next_start(
-    topology: TridentTopology, gate: str
-) -> None:
+def test_a_failure_in_the_last_commit_leaves_the_batch_to_the_next_start(topology: TridentTopology, gate: str) -> None:
     class Broken(GatedState):
         def commit(self, txid: int) -> None:
             super().commit(txid)
@@ -774,7 +741,7 @@ def test_a_failure_during_the_last_commit_leaves_the_batch_to_the_next_start(
     assert (running.txid, running.exception()) == (0, None)
 
 
-def test_the_context_manager_stops_and_raises_what_ended_the_topology(
+def test_the_context_manager_stops_and_raises_what_ended_it(
     engine: str, topology: TridentTopology, tmp_path: Path
 ) -> None:
     feeder = FeederBatchSpout("x: string")
@@ -844,9 +811,7 @@ def test_a_reported_failure_is_kept_as_such(topology: TridentTopology, tmp_path:
 # ---- starting again ----------------------------------------------------------------------------------------------------
 
 
-def test_a_topology_whose_states_live_in_memory_goes_on_in_the_same_process(
-    engine: str, topology: TridentTopology
-) -> None:
+def test_a_topology_in_memory_goes_on_in_the_same_process(engine: str, topology: TridentTopology) -> None:
     feeder = FeederBatchSpout("x: string")
     state = topology.new_stream("s", feeder).persistent_aggregate(MemoryMapState(), Count(), "count")
     for expected in (1, 2, 3):
@@ -868,7 +833,7 @@ def test_two_topologies_in_one_session_do_not_cancel_each_other(spark: SparkSess
     assert kept_one.rows == kept_two.rows == [(letter,) for letter in "abcdef"]
 
 
-def test_a_batch_spout_is_asked_again_for_a_batch_that_its_last_driver_left(
+def test_a_batch_spout_is_asked_again_for_what_its_driver_left(
     engine: str, topology: TridentTopology, tmp_path: Path
 ) -> None:
     (tmp_path / "calls").mkdir()

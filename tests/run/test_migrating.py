@@ -47,21 +47,24 @@ def log(tmp_path: Path) -> str:
     return str(tmp_path / "log")
 
 
-def cents(state: StateSpec, rows: list[list[Any]] = ROWS, **more: Any) -> TridentTopology:
-    topology = TridentTopology("t")
-    stream = topology.new_stream("s", FixedBatchSpout("k: string, n: bigint", 2, *rows))
-    stream.group_by("k").persistent_aggregate(state, "n", Sum(), "total", **more)
-    return topology
-
-
-def euros(
-    state: StateSpec, migrate: Any = None, rows: list[list[Any]] = ROWS, type_: str = "decimal(20,2)"
+def totals(
+    state: StateSpec, rows: list[list[Any]], *aggregate: Any, of: str = "n: bigint", each: Any = None, **more: Any
 ) -> TridentTopology:
+    """Return a topology that aggregates rows of a key and a number, to which a step may add a field."""
     topology = TridentTopology("t")
-    stream = topology.new_stream("s", FixedBatchSpout("k: string, n: bigint", 2, *rows))
-    stream = stream.each("n", lambda n: Decimal(n) / 100, f"euros: {type_}")
-    stream.group_by("k").persistent_aggregate(state, "euros", Sum(), "total", migrate=migrate)
+    stream = topology.new_stream("s", FixedBatchSpout(f"k: string, {of}", 2, *rows))
+    stream = stream if each is None else stream.each("n", *each)
+    stream.group_by("k").persistent_aggregate(state, *aggregate, "total", **more)
     return topology
+
+
+def cents(state: StateSpec, rows: list[list[Any]] = ROWS, **more: Any) -> TridentTopology:
+    return totals(state, rows, "n", Sum(), **more)
+
+
+def euros(state: StateSpec, migrate: Any = None, rows: list[list[Any]] = ROWS) -> TridentTopology:
+    in_euros = (lambda n: Decimal(n) / 100, "euros: decimal(20,2)")
+    return totals(state, rows, "euros", Sum(), each=in_euros, migrate=migrate)
 
 
 def of_cents(value: int, former: str) -> Decimal:
@@ -110,10 +113,7 @@ def test_after_a_pass_migrate_can_go(state: StateSpec, log: str) -> None:
 
 def test_a_wider_type_needs_no_function(state: StateSpec, log: str) -> None:
     def most(type_: str, *more: list[Any]) -> TridentTopology:
-        topology = TridentTopology("t")
-        stream = topology.new_stream("s", FixedBatchSpout(f"k: string, n: {type_}", 2, *ROWS, *more))
-        stream.group_by("k").persistent_aggregate(state, "n", Max(), "total")
-        return topology
+        return totals(state, [*ROWS, *more], "n", Max(), of=f"n: {type_}")
 
     run(most("int"), log)
     run(most("bigint", ["a", 1 << 40]), log)
@@ -124,11 +124,7 @@ def test_a_wider_type_needs_no_function(state: StateSpec, log: str) -> None:
 
 def test_a_struct_of_fields_gets_others(state: StateSpec, log: str) -> None:
     def last(*fields: str, rows: list[list[Any]] = ROWS) -> TridentTopology:
-        topology = TridentTopology("t")
-        stream = topology.new_stream("s", FixedBatchSpout("k: string, n: bigint", 2, *rows))
-        stream = stream.each("n", str, "note: string")
-        stream.group_by("k").persistent_aggregate(state, fields, Last(), "total")
-        return topology
+        return totals(state, rows, fields, Last(), each=(str, "note: string"))
 
     run(last("k", "n"), log)
     wider = last("k", "n", "note", rows=[*ROWS, ["c", 7]])
@@ -144,12 +140,7 @@ def test_three_types_are_there_at_once(state: StateSpec, log: str) -> None:
         return f"{former}: {value}"
 
     def texts(rows: list[list[Any]]) -> TridentTopology:
-        topology = TridentTopology("t")
-        stream = topology.new_stream("s", FixedBatchSpout("k: string, n: bigint", 2, *rows)).each(
-            "n", str, "text: string"
-        )
-        stream.group_by("k").persistent_aggregate(state, "text", Last(), "total", migrate=to_text)
-        return topology
+        return totals(state, rows, "text", Last(), each=(str, "text: string"), migrate=to_text)
 
     run(cents(state), log)
     run(euros(state, of_cents, [*ROWS, ["c", 7]]), log)
@@ -241,10 +232,7 @@ FURTHER: dict[str, Any] = {
 
 
 def several(state: StateSpec, aggregates: dict[str, Any], rows: list[list[Any]]) -> TridentTopology:
-    topology = TridentTopology("t")
-    stream = topology.new_stream("s", FixedBatchSpout("k: string, n: bigint", 2, *rows))
-    stream.group_by("k").persistent_aggregate(state, aggregates, "total")
-    return topology
+    return totals(state, rows, aggregates)
 
 
 @pytest.mark.parametrize("before", FORMER)
@@ -261,10 +249,7 @@ def test_further_aggregates_of_any_kind_begin_with_the_next_tuple(before: str, s
 
 def test_an_aggregate_of_another_kind_is_refused_before_anything_is_written(state: StateSpec, log: str) -> None:
     def means(aggregate: Any, rows: list[list[Any]] = ROWS) -> TridentTopology:
-        topology = TridentTopology("t")
-        stream = topology.new_stream("s", FixedBatchSpout("k: string, n: double", 2, *rows))
-        stream.group_by("k").persistent_aggregate(state, aggregate, "total")
-        return topology
+        return totals(state, rows, aggregate, of="n: double")
 
     run(means({"x": Sum("n")}), log)
     for other in (Avg("n"), Max("n")):

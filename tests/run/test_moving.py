@@ -110,7 +110,7 @@ def test_readers_keep_their_answers_until_the_move_has_ended(log: str, old: Stat
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("what", ["count", "copy", "compare"])
-def test_a_move_that_is_given_up_changes_nothing_and_a_later_one_begins_again(
+def test_a_move_that_is_given_up_leaves_no_trace_for_the_next(
     log: str, old: StateSpec, new: StateSpec, what: str
 ) -> None:
     run(declared(old), log)
@@ -272,9 +272,7 @@ class _Longest(Count):
 
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("case", REFUSED)
-def test_a_wrong_target_is_refused_and_the_topology_goes_on(
-    log: str, tmp_path: Path, old: StateSpec, case: str
-) -> None:
+def test_a_wrong_target_is_refused_and_all_goes_on(log: str, tmp_path: Path, old: StateSpec, case: str) -> None:
     run(declared(old), log)
     for name, place in (("words", "theirs"), ("other", "foreign")):
         run(declared(table(tmp_path, place), name=name), str(tmp_path / f"{place}-log"))
@@ -285,9 +283,7 @@ def test_a_wrong_target_is_refused_and_the_topology_goes_on(
     assert rows(declared(old), log)[-1] == ("the", 4)
 
 
-def test_a_source_that_the_log_does_not_know_is_refused(
-    log: str, tmp_path: Path, old: StateSpec, new: StateSpec
-) -> None:
+def test_a_source_unknown_to_the_log_is_refused(log: str, tmp_path: Path, old: StateSpec, new: StateSpec) -> None:
     with pytest.raises(LogError, match="there is no transaction log"):
         move_state(declared(old), "count", declared(new), log_dir=log)
     run(declared(old), log)

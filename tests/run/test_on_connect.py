@@ -15,49 +15,28 @@ from tests.harness.commands import environment
 from tests.harness.connect_servers import ConnectServer, start_connect, started
 from tests.harness.sqlite_map import sqlite_state
 from tests.run.dying_job import POINTS, DyingFunction
+from tests.run.test_checkpoints import Job
 from trident import exactly_once, open_state
 from trident.errors import EnvironmentProblem
-from trident.one_aggregate import ExactlyOnce
 from trident.operations import Count, Last, Sum
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
 
 ROOT = Path(__file__).parents[2]
 pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.timeout(300)]
 
 
-class Job:
-    """A query on Spark Connect over the files of a folder, one batch a file, with its function."""
+class ConnectJob(Job):
+    """A query on Spark Connect over files of three words each, with its function."""
 
-    def __init__(self, spark: SparkSession, folder: Path) -> None:
-        self.spark, self.folder, self.files = spark, folder, 0
-        (folder / "in").mkdir()
-
-    @property
-    def function(self) -> ExactlyOnce:
-        return exactly_once(
-            "words", sqlite_state(str(self.folder / "db")), group_by="value", aggregate=Count(), value="n",
-            schema="value: string", log_dir=str(self.folder / "log"),
-        )  # fmt: skip
-
-    def add(self) -> None:
-        part = self.folder / "part"
-        part.write_text("the\ncow\nthe\n", encoding="utf-8")
-        part.rename(self.folder / f"in/{self.files:03}.txt")
-        self.files += 1
-
-    def start(self, function: Any, checkpoint: str = "checkpoint") -> StreamingQuery:
-        lines = self.spark.readStream.option("maxFilesPerTrigger", 1).format("text").load(str(self.folder / "in"))
-        writer = lines.writeStream.foreachBatch(function)
-        writer = writer.option("checkpointLocation", str(self.folder / checkpoint)).trigger(availableNow=True)
-        return started(writer.start)
+    def state(self) -> Any:
+        return sqlite_state(str(self.folder / "db"))
 
     def check(self) -> None:
         """Run what is left; each file counts once."""
-        self.start(self.function).awaitTermination()
-        with open_state(self.function.topology, "n", log_dir=str(self.folder / "log")) as counts:
+        self.start(self.function()).awaitTermination()
+        with open_state(self.function().topology, "n", log_dir=str(self.folder / "log")) as counts:
             assert counts.multi_get(["the", "cow"]) == [2 * self.files, self.files]
             # A query that another one stops after it has listed a file, and before it has planned a batch of it, leaves
             # that file to the batch of the next one.
@@ -65,8 +44,8 @@ class Job:
 
 
 @pytest.fixture
-def job(connect: SparkSession, tmp_path: Path) -> Job:
-    return Job(connect, tmp_path)
+def job(connect: SparkSession, tmp_path: Path) -> ConnectJob:
+    return ConnectJob(connect, tmp_path)
 
 
 @pytest.mark.long
@@ -107,10 +86,10 @@ def test_totals_of_a_query_are_not_added_up(connect: SparkSession, tmp_path: Pat
     "points",
     [pytest.param(("half of the put", "after"), id="some"), pytest.param(POINTS, id="all", marks=pytest.mark.long)],
 )
-def test_each_row_counts_once_wherever_the_process_of_the_function_is_killed(points: tuple[str, ...], job: Job) -> None:
+def test_each_row_counts_once_wherever_the_function_is_killed(points: tuple[str, ...], job: ConnectJob) -> None:
     for batch, point in enumerate(points):
-        job.add()
-        query = job.start(DyingFunction(job.function, point, batch))
+        job.add("the", "cow", "the")
+        query = job.start(DyingFunction(job.function(), point, batch))
         with pytest.raises(StreamingQueryException):
             query.awaitTermination()
     job.check()
@@ -122,10 +101,10 @@ def test_each_row_counts_once_wherever_the_process_of_the_function_is_killed(poi
 def test_each_row_counts_once_wherever_the_server_is_killed(point: str, tmp_path: Path) -> None:
     server = start_connect(tmp_path / "server")
     try:
-        job = Job(server.session(), tmp_path)
-        job.add()
-        job.add()
-        query = job.start(DyingFunction(job.function, point, 1, server=True))
+        job = ConnectJob(server.session(), tmp_path)
+        job.add("the", "cow", "the")
+        job.add("the", "cow", "the")
+        query = job.start(DyingFunction(job.function(), point, 1, server=True))
         with pytest.raises(PySparkException):
             query.awaitTermination()
         server.kill()
@@ -140,35 +119,35 @@ def test_each_row_counts_once_wherever_the_server_is_killed(point: str, tmp_path
 _CLIENT = """
 import os, signal, sys
 from pathlib import Path
-from tests.run.test_on_connect import Job
+from tests.run.test_on_connect import ConnectJob
 from pyspark.sql import SparkSession
 
-job = Job.__new__(Job)
+job = ConnectJob.__new__(ConnectJob)
 job.spark, job.folder = SparkSession.builder.remote(sys.argv[1]).getOrCreate(), Path(sys.argv[2])
-job.start(job.function)
+job.start(job.function())
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
 @pytest.mark.long
-def test_a_query_outlives_its_client_and_another_client_goes_on(connect_server: ConnectServer, job: Job) -> None:
+def test_a_query_outlives_its_client_and_another_client_goes_on(connect_server: ConnectServer, job: ConnectJob) -> None:
     for _ in range(6):
-        job.add()
+        job.add("the", "cow", "the")
     words = [sys.executable, "-c", _CLIENT, connect_server.url, str(job.folder)]
     done = subprocess.run(
         words, env=environment(PYTHONPATH=str(ROOT)), timeout=120, capture_output=True, text=True, check=False
     )
     assert done.returncode == -9, done.stderr[-3000:]
-    job.add()
+    job.add("the", "cow", "the")
     job.check()
 
 
 @pytest.mark.long
-def test_a_checkpoint_that_was_deleted_is_found_at_the_first_batch(job: Job) -> None:
+def test_a_checkpoint_that_was_deleted_is_found_at_the_first_batch(job: ConnectJob) -> None:
     """The number is the same, 0: only the id of the query tells, which the session knows while it runs one query."""
-    job.add()
+    job.add("the", "cow", "the")
     job.check()
-    query = job.start(job.function, "another")
+    query = job.start(job.function(), "another")
     with pytest.raises(StreamingQueryException, match="CheckpointMismatchError.*another query|two queries use one"):
         query.awaitTermination()
 

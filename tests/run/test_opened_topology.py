@@ -104,9 +104,7 @@ def test_what_a_state_opened_before_one_failed_is_closed() -> None:
         ("open_committer", CLOSE),
     ],
 )
-def test_whatever_fails_all_that_was_opened_is_closed(
-    step: str, left: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_whatever_fails_what_was_opened_is_closed(step: str, left: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*arguments: Any) -> Any:
         raise RuntimeError("broken")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -22,12 +21,12 @@ from states.redis import RedisState
 from tests.harness.commands import until
 from tests.harness.crashing_stores import DictMap
 from tests.harness.servers import Server
-from tests.harness.topology_runs import QUICK
+from tests.harness.topology_runs import QUICK, operation
 from tests.run.test_partitions_of_states import AddUp, totals
 from tests.windows import lives
 from tests.windows.lives import BY_TIME, DELAYS, LEFT, RIGHT, SESSIONS, SLIDING, WITHIN
 from tests.windows.test_timers import Ends
-from trident import Config, TridentCollector, TridentTopology, TridentTuple
+from trident import Config, TridentTopology
 from trident.errors import BatchFailedError, ConfigError, FencedError
 from trident.operations import BaseStateUpdater, Count, MapGet, Sum, TumblingCountWindow, TumblingDurationWindow, col
 from trident.plan import make_plan
@@ -35,41 +34,35 @@ from trident.run.committing import MOST_KEPT, WorkerStates
 from trident.state import StateConf, StateFactory, StateSpec, map_state
 from trident.state.txid import RETRY_BITS, Txid, epoch_of
 from trident.storekit import record_fence as guards
-from trident.testing.backend.schedules import Add
 
 ROWS = [(f"user{number % 7}", number) for number in range(40)]
 BATCH = 20
-HINTS = (3,)  # of 1 to 8, which tests/run/test_partitions_of_states.py has; a total was lost with 3
 FIELDS = "user: string, number: bigint"
 
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("placement", ["driver", "executors"])
-def test_states_of_several_partitions_are_as_a_plain_dict(
-    spark: Any, redis_url: str, tmp_path: Path, placement: str
-) -> None:
+def test_states_of_partitions_are_as_a_plain_dict(spark: Any, redis_url: str, tmp_path: Path, placement: str) -> None:
     topology, state, log = TridentTopology("sums"), RedisState.opaque(redis_url), str(tmp_path)
     rows = topology.new_stream("rows", FixedBatchSpout(FIELDS, BATCH, *ROWS))
-    by_user, states = rows.partition_by("user"), dict[int, Any]()
-    for hint in HINTS:
-        sums = by_user.partition_persist(state, ["user", "number"], AddUp(), "user, total", state_name=f"sums{hint}")
-        states[hint] = sums.parallelism_hint(hint)
-        rows.persistent_aggregate(state, "number", Sum(), "n", state_name=f"total{hint}").parallelism_hint(hint)
-    for hint in HINTS[:1]:
-        # Behind a query, and behind another state, each user's rows are still in one partition.
-        asked = by_user.state_query(states[hint], "user", MapGet(), "before: bigint").project("user", "before")
-        again = asked.partition_persist(
-            state, ["user", "before"], AddUpOr0(), "user, total", state_name=f"again{hint}"
-        ).parallelism_hint(hint)
-        again.new_values_stream().partition_persist(
-            state, ["user", "total"], AddUpLast(), "user, total", state_name=f"last{hint}"
-        ).parallelism_hint(2)
+    by_user, hint = (
+        rows.partition_by("user"),
+        3,
+    )  # of 1 to 8, which `test_partitions_of_states.py` has: one was lost with 3
+    sums = by_user.partition_persist(state, ["user", "number"], AddUp(), "user, total", state_name="sums")
+    sums = sums.parallelism_hint(hint)
+    rows.persistent_aggregate(state, "number", Sum(), "n", state_name="total").parallelism_hint(hint)
+    # Behind a query, and behind another state, each user's rows are still in one partition.
+    asked = by_user.state_query(sums, "user", MapGet(), "before: bigint").project("user", "before")
+    again = asked.partition_persist(state, ["user", "before"], AddUp(), "user, total", state_name="again")
+    new = again.parallelism_hint(hint).new_values_stream()
+    new.partition_persist(state, ["user", "total"], AddUpLast(), state_name="last").parallelism_hint(2)
     before, wanted = totals(ROWS[:BATCH]), totals(ROWS)
     expected = {
-        **{f"sums{hint}": wanted for hint in HINTS},
-        **{f"total{hint}": sum(wanted.values()) for hint in HINTS},
-        "again3": {user: before[user] * rows_of(user) for user in before},
-        "last3": {user: before[user] * rows_of(user) for user in before},
+        "sums": wanted,
+        "total": sum(wanted.values()),
+        "again": {user: before[user] * rows_of(user) for user in before},
+        "last": {user: before[user] * rows_of(user) for user in before},
     }
     with topology.start(**QUICK, engine="spark", state_placement=placement, log_dir=log, parallelism=2) as running:
         running.process_all_available()
@@ -77,13 +70,12 @@ def test_states_of_several_partitions_are_as_a_plain_dict(
         views = {name: running.state(name) for name in expected}
         found = {name: view.get() if "total" in name else dict(view.get_tuples()) for name, view in views.items()}
         assert found == expected
-        frame = running.state("sums3").to_dataframe(spark)
+        frame = running.state("sums").to_dataframe(spark)
         assert {row["key"]: row["value"] for row in frame.collect()} == wanted
-    for hint in HINTS:
-        with trident.open_state(topology, f"sums{hint}", log_dir=log) as reader:
-            assert dict(zip(wanted, reader.multi_get(list(wanted)), strict=True)) == wanted
-        with trident.open_state(topology, f"total{hint}", log_dir=log) as reader:
-            assert reader.get() == sum(wanted.values())
+    with trident.open_state(topology, "sums", log_dir=log) as reader:
+        assert dict(zip(wanted, reader.multi_get(list(wanted)), strict=True)) == wanted
+    with trident.open_state(topology, "total", log_dir=log) as reader:
+        assert reader.get() == sum(wanted.values())
 
 
 def rows_of(user: str) -> int:
@@ -91,25 +83,10 @@ def rows_of(user: str) -> int:
     return sum(each == user for each, _ in ROWS[BATCH:])
 
 
-class AddUpOr0(AddUp):
-    """Adds up what a query found."""
-
-    def update_state(self, state: Any, tuples: Sequence[TridentTuple], collector: TridentCollector) -> None:
-        added: Counter[str] = Counter()
-        for user, before in tuples:
-            added[user] += before or 0
-        keys = [(user,) for user in added]
-        for (user,), total in zip(keys, state.multi_update(keys, [Add(n) for n in added.values()]), strict=True):
-            collector.emit([user, total])
-
-
-class AddUpLast(BaseStateUpdater[Any]):
-    """Keeps the last total."""
-
-    output_types = ("string", "bigint")
-
-    def update_state(self, state: Any, tuples: Sequence[TridentTuple], collector: TridentCollector) -> None:
-        state.multi_put([(row["user"],) for row in tuples], [row["total"] for row in tuples])
+AddUpLast = operation(  # keeps the last total
+    "AddUpLast", BaseStateUpdater, None,
+    update_state=lambda state, rows, out: state.multi_put([(row["user"],) for row in rows], [row["total"] for row in rows]),
+)  # fmt: skip
 
 
 @pytest.mark.long
@@ -122,13 +99,8 @@ def test_a_key_updated_by_two_tasks_ends_the_topology_uncommitted(spark: Any, re
         sums = spread.partition_persist(state, ["user", "number"], AddUp(), "user, total", state_name="sums")
         return topology, sums.parallelism_hint(3)
 
-    conf: dict[str, Any] = {
-        **QUICK,
-        "engine": "spark",
-        "state_placement": "executors",
-        "log_dir": str(tmp_path),
-        "parallelism": 2,
-    }
+    conf: dict[str, Any] = {**QUICK, "engine": "spark", "state_placement": "executors", "parallelism": 2}
+    conf["log_dir"] = str(tmp_path)
     topology, _ = declared(by_user=True, rows=BATCH)
     with topology.start(**conf) as running:
         running.process_all_available()
@@ -144,9 +116,7 @@ def test_a_key_updated_by_two_tasks_ends_the_topology_uncommitted(spark: Any, re
         assert dict(running.state(sums).get_tuples()) == totals(ROWS)
 
 
-def test_tasks_do_not_commit_what_cannot_be_taken_back_and_must_be_compared_first(
-    redis_url: str, tmp_path: Path
-) -> None:
+def test_tasks_do_not_commit_what_must_be_compared_first(redis_url: str, tmp_path: Path) -> None:
     for hint, where in ((1, "executors"), (2, "driver")):
         topology = TridentTopology(f"sums{hint}")
         rows = topology.new_stream("rows", FixedBatchSpout(FIELDS, BATCH, *ROWS)).partition_by("user")
@@ -213,7 +183,7 @@ class Schedule:
 
 @pytest.mark.long
 @pytest.mark.parametrize("pending", [1, 2], ids=["one job", "two jobs"])
-def test_a_paused_task_overwrites_no_key_that_came_to_another_partition(
+def test_a_paused_task_overwrites_no_key_of_another_partition(
     spark: Any, redis_url: str, tmp_path: Path, pending: int
 ) -> None:
     conf = spark.sparkContext._jsc.sc().conf()  # the live one, not a copy
@@ -311,7 +281,7 @@ def values_of(name: str, url: str, partitions: int, log: Path, **conf: Any) -> l
 
 @pytest.mark.long
 @pytest.mark.parametrize(("pending", "partitions"), [(1, 1), (1, 2), (3, 2)])
-def test_executors_and_driver_fire_the_same(
+def test_executors_fire_as_drivers(
     spark: Any, redis_server: Server, tmp_path: Path, pending: int, partitions: int
 ) -> None:
     url = f"redis://127.0.0.1:{redis_server.port}/0"
@@ -326,11 +296,11 @@ def test_executors_and_driver_fire_the_same(
 # ---- what worker processes keep open, and when it is closed ----------------------------------------------------------
 
 
-def states_of(spec: StateSpec, idle_s: float = 60.0) -> WorkerStates:
+def states_of(spec: StateSpec) -> WorkerStates:
     topology = TridentTopology("workers")
     lines = topology.new_stream("lines", FixedBatchSpout("word: string", 1, ["a"]))
     lines.group_by("word").persistent_aggregate(spec, Count(), "n", state_name="counts")
-    return WorkerStates("workers", make_plan(topology.graph()).states, {}, idle_s)
+    return WorkerStates("workers", make_plan(topology.graph()).states, {})
 
 
 class Closing(DictMap):
@@ -372,7 +342,7 @@ def test_only_the_partitions_used_last_stay_open(spec: StateSpec, closed: list[i
 def test_what_no_task_uses_is_closed(spec: StateSpec, closed: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr("trident.run.committing.monotonic", lambda: now[0])
-    states = states_of(spec, idle_s=60.0)
+    states = states_of(spec)
     for partition in range(3):
         now[0] += 25
         states.partition_state("counts", partition, 3)
@@ -384,9 +354,7 @@ def test_what_no_task_uses_is_closed(spec: StateSpec, closed: list[int], monkeyp
     assert closed == [0, 1]
 
 
-def test_a_worker_does_not_repeat_what_the_driver_has_warned_of(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_repeats_no_warning(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     logger = logging.getLogger("stores")
     monkeypatch.setattr(guards, "_warned", set())
     with caplog.at_level(logging.WARNING):

@@ -118,9 +118,7 @@ def updated(node: PersistNode, state: Any, txid: int) -> pa.Table | None:
 
 @pytest.mark.parametrize("kind", [OpaqueMap, TransactionalMap, NonTransactionalMap])
 @pytest.mark.parametrize("wrap", [lambda state: state, SnapshottableMap])
-def test_pieces_come_to_the_values_of_one_update(
-    node: PersistNode, monkeypatch: pytest.MonkeyPatch, kind: Any, wrap: Any
-) -> None:
+def test_pieces_come_to_one_update(node: PersistNode, monkeypatch: pytest.MonkeyPatch, kind: Any, wrap: Any) -> None:
     whole: dict[Any, Any] = {}
     one_by_one: dict[Any, Any] = {}
     given = updated(node, wrap(kind(DictMap(whole))), 1)

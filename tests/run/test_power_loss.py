@@ -160,9 +160,7 @@ def committed_words(log_dir: Path) -> dict[str, int]:
 @pytest.mark.parametrize("kind", ["opaque", "no attempts"])
 @pytest.mark.parametrize("keep_last", [False, True], ids=["synced", "holes"])
 @pytest.mark.parametrize("point", ["defined", "processed", "committing", "committed", "syncing", "recorded"])
-def test_after_a_power_loss_a_state_is_exact_though_a_definition_is_lost(
-    tmp_path: Path, point: str, keep_last: bool, kind: str
-) -> None:
+def test_a_power_loss_that_takes_a_definition_is_exact(tmp_path: Path, point: str, keep_last: bool, kind: str) -> None:
     entries, left = dict[Any, Any](), dict[Any, Any]()
     lose_power = losing_power(tmp_path, point, keep_last, entries, left)
     count_words(entries, kind, FIRST, tmp_path / "log", lose_power)

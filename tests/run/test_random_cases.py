@@ -219,6 +219,8 @@ class _Run:
             says.check_page(pages, state.state_name)
             if part.case.store != "memcached":
                 says.check_rows("rows_at_once", view.rows_at_once())
+                parts = range(running.partitions[state.state_name])
+                says.check_rows("pages_of", [row for part in parts for page in view.pages_of(part) for row in page])
             if self.stores.spark is not None and part.case.store != "memcached" and says.declared:
                 rows = view.to_dataframe(self.stores.spark).collect()
                 says.check_rows("to_dataframe", [_collected(row, part.case.key) for row in rows])
@@ -465,6 +467,13 @@ def beside(chosen: list[Case]) -> list[Case]:
 COUNTS = {"memory": 70, "apart": 60, "delta": 12, "delta beyond memory": 6}
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("kept_in", ["memory", "apart"])
+def test_some_random_topologies_give_what_a_fold_gives(kept_in: str, stores: Stores) -> None:
+    for case in drawn(cases((kept_in,)), 8, _FIXED):
+        check(case, stores)
+
+
 @pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(600)  # on a busy machine
@@ -475,9 +484,7 @@ def test_a_random_topology_gives_what_a_fold_gives(kept_in: str, count: int, sto
 
 @pytest.mark.long
 @pytest.mark.parametrize(("kept_in", "count"), [("redis", 10), ("memcached", 10), ("postgres", 6)])
-def test_a_random_topology_over_a_server_gives_what_a_fold_gives(
-    kept_in: str, count: int, servers: Stores, counted: Any
-) -> None:
+def test_a_random_topology_on_a_server_is_a_fold(kept_in: str, count: int, servers: Stores, counted: Any) -> None:
     counted(run(cases((kept_in,)), count, _FIXED, servers), _FIXED)
 
 
@@ -489,9 +496,7 @@ SPARK_LIVES = (
 
 
 @pytest.mark.long
-def test_random_topologies_beside_each_other_on_spark_give_what_a_fold_gives(
-    servers: Stores, spark: Any, counted: Any
-) -> None:
+def test_random_topologies_on_spark_give_what_a_fold_gives(servers: Stores, spark: Any, counted: Any) -> None:
     servers.spark = spark
     chosen = beside(drawn(cases(("memory", "delta", "redis", "postgres"), SPARK_LIVES[:2]), 20, _FIXED))
     check_group(chosen, servers)
@@ -537,9 +542,7 @@ OLD_MISTAKES: dict[str, tuple[str, dict[tuple[ModuleType, str], Any]]] = {
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("mistake", OLD_MISTAKES)
-def test_an_old_mistake_is_found_among_the_cases_of_every_run(
-    mistake: str, stores: Stores, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_old_mistake_is_found_by_random_cases(mistake: str, stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
     kept_in, wrong = OLD_MISTAKES[mistake]
     for (module, name), value in wrong.items():
         monkeypatch.setattr(module, name, value)

@@ -67,7 +67,7 @@ def test_more_random_topologies_give_the_same_on_spark(first: int, spark: Any) -
 
 @pytest.mark.soak
 @pytest.mark.parametrize("first", range(1_000, 5_000, 100))
-def test_more_random_topologies_give_the_same_in_executors(
+def test_more_topologies_are_the_same_in_executors(
     first: int, spark: Any, redis_server: Server, tmp_path: Path
 ) -> None:
     assert in_executors(with_states(first, 5), redis_server, tmp_path, 1 + first // 100 % 3) >= 5

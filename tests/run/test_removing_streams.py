@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
@@ -14,25 +14,14 @@ import pytest
 
 import trident
 from spouts import FixedBatchSpout
-from states.cassandra import CassandraState
 from states.delta import DeltaState
-from states.memcached import MemcachedState
 from states.memory import MemoryMapState
-from states.postgres import PostgresState
-from states.redis import RedisState
+from tests.harness.server_states import postgres_url, state_on
 from tests.harness.topology_runs import QUICK, CountAll, RowsSpout, dict_state, keep, run_all
 from tests.run.random_declarations import FoldedSum
-from trident import FailedException, Fields, TopologyError, TridentTopology
+from trident import FailedException, TopologyError, TridentTopology
 from trident.errors import DirtyReadError, UnsupportedOperation
-from trident.operations import (
-    Avg,
-    BaseStateUpdater,
-    Count,
-    MapGet,
-    Max,
-    Sum,
-    col,
-)
+from trident.operations import Avg, BaseStateUpdater, Count, MapGet, Max, Sum, col
 from trident.run import entries
 from trident.spout import SpoutType
 from trident.state.encoding.codec import decode_keys, encode_keys
@@ -57,18 +46,18 @@ AGGREGATES: list[Any] = [
 ]
 
 
-class Rows:
+class Rows(RowsSpout):
     """A spout that may give other rows at each try of a batch; it remembers those of the last one."""
 
-    def __init__(self, draw: random.Random, types: list[str], batches: int, most: int, spout_type: SpoutType) -> None:
-        self.draw, self.types, self.batches, self.most, self.spout_type = draw, types, batches, most, spout_type
+    def __init__(self, draw: random.Random, types: list[str], last: int, most: int, spout_type: SpoutType) -> None:
+        keys = (f"k{at}: {type_}" for at, type_ in enumerate(types))
+        super().__init__(", ".join([*keys, "n: bigint", "gone: boolean"]), {}, spout_type)
+        self.draw, self.types, self.last, self.most = draw, types, last, most
         self.given: dict[int, list[tuple[Any, ...]]] = {}
         self.nulls = True
 
-    def open(self, conf: Mapping[str, Any]) -> None: ...
-
     def emit_batch(self, batch_id: int, collector: Any) -> bool:
-        if batch_id > self.batches:
+        if batch_id > self.last:
             return False
         if batch_id not in self.given or self.spout_type is SpoutType.OPAQUE:
             share = self.draw.choice([0, 0.1, 0.5, 1])
@@ -83,14 +72,6 @@ class Rows:
     def key(self, type_: str) -> Any:
         value = KEYS[type_](self.draw)
         return value if self.nulls or value not in ("", None) else {"string": "z", "bigint": 7, "double": 7.0}[type_]
-
-    def ack(self, batch_id: int) -> None: ...
-
-    def close(self) -> None: ...
-
-    def get_output_fields(self) -> Fields:
-        keys = (f"k{at}: {type_}" for at, type_ in enumerate(self.types))
-        return Fields(", ".join([*keys, "n: bigint", "gone: boolean"]))
 
 
 class FailsNowAndThen(BaseStateUpdater[Any]):
@@ -130,11 +111,10 @@ class Case:
         if draw.random() < 0.5:  # a stream of other names, in other partitions
             gone = gone.select("n", **{f"g{key}": col(key) for key in self.keys}).shuffle()
         self.state.remove(gone, [name for name in gone.fields.names if name.lstrip("g") in self.keys])
-        new, value = (
-            self.state.new_values_stream().group_by(*self.keys),
-            "total" if len(self.aggregates) == 1 else "value",
+        new, value = self.state.new_values_stream(), "total" if len(self.aggregates) == 1 else "value"
+        self.new = new.group_by(*self.keys).persistent_aggregate(
+            MemoryMapState.opaque(), value, Sum(), "new", state_name="new"
         )
-        self.new = new.persistent_aggregate(MemoryMapState.opaque(), value, Sum(), "new", state_name="new")
         FailsNowAndThen.draw = random.Random(draw.random())
         stream.partition_persist(MemoryMapState.opaque(), "n", FailsNowAndThen(), state_name="fails")
 
@@ -142,10 +122,7 @@ class Case:
         settings = {**QUICK, "max_batch_attempts": 100, "max_spout_pending": self.draw.randint(1, 3), **self.settings}
         with self.topology.start(**settings) as running:
             running.process_all_available()
-            self.found, self.given_on = (
-                self._rows(running.state(self.state)),
-                list(running.state(self.new).get_tuples()),
-            )
+            self.found, self.given_on = self._rows(running.state(self.state)), [*running.state(self.new).get_tuples()]
 
     def _rows(self, state: Any) -> list[tuple[Any, ...]]:
         """Return all rows of a state, also of one that can only be asked for keys."""
@@ -218,34 +195,24 @@ def test_what_was_removed_is_gone_whatever_was_replayed(seed: int, tmp_path: Pat
     draw = random.Random(seed)
     kind = draw.choice(["opaque", "opaque", "transactional"])
     promise = SpoutType.OPAQUE if kind == "opaque" else SpoutType.TRANSACTIONAL
-    Case(
-        local(draw, tmp_path, kind),
-        f"t{seed}",
-        draw,
-        promise,
-        {"engine": "in_process", "log_dir": str(tmp_path / "log")},
-    ).check()
+    settings = {"engine": "in_process", "log_dir": str(tmp_path / "log")}
+    Case(local(draw, tmp_path, kind), f"t{seed}", draw, promise, settings).check()
 
 
 def served(store: str, draw: random.Random, name: str, request: pytest.FixtureRequest) -> Any:
     """Return a state of a server, in any layout, or in a folder."""
     if store == "delta":
         return DeltaState.opaque(str(request.getfixturevalue("tmp_path") / "table"), compact_after_commits=4)
-    server = request.getfixturevalue(f"{store}_server")
     options: dict[str, Any] = {"cache": draw.choice([0, 5, 1000])}
     if store in ("postgres", "redis"):
         options["max_keys_per_call"] = draw.choice([1, 7, 1000])
+    if store in ("postgres", "cassandra"):
+        options["layout"] = draw.choice(["columns", "columns", "binary"])
     if store == "postgres":
-        layout = draw.choice(["columns", "columns", "binary"])
-        options |= {"layout": layout, "changes": "1d" if layout == "columns" else None}
-        return PostgresState.opaque(f"postgresql://trident@{server.address}/postgres", table=name, **options)
+        options["changes"] = "1d" if options["layout"] == "columns" else None
     if store == "redis":
-        options |= {"prefix": name, "layout": draw.choice(["strings", "fields"]), "changes": "1d"}
-        return RedisState.opaque(f"redis://{server.address}/0", **options)
-    if store == "cassandra":
-        options |= {"layout": draw.choice(["columns", "columns", "binary"]), "replication": 1}
-        return CassandraState.opaque("127.0.0.1", port=server.port, keyspace="removing", table=name[-40:], **options)
-    return MemcachedState.opaque([server.address], prefix=name, **options)
+        options |= {"layout": draw.choice(["strings", "fields"]), "changes": "1d"}
+    return state_on(store, request.getfixturevalue(f"{store}_server"), name, **options)
 
 
 STORES = [
@@ -270,7 +237,7 @@ STORES = [
 @pytest.mark.slow
 @pytest.mark.server
 @pytest.mark.parametrize(("store", "engine", "seed"), STORES)
-def test_every_store_and_place_removes_alike(
+def test_all_stores_remove_alike(
     store: str, engine: str, seed: int, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     draw, name = random.Random(seed), f"gone_{store}_{engine}_{seed}_{tmp_path.parent.name[-6:].replace('-', '_')}"
@@ -283,7 +250,7 @@ def test_every_store_and_place_removes_alike(
     place = "auto" if engine == "in_process" else draw.choice(["driver", "executors", "executors"])
     state = served(store, draw, name, request)
     if store == "postgres" and draw.random() < 0.5:  # each batch is one transaction then
-        url = f"postgresql://trident@{request.getfixturevalue('postgres_server').address}/postgres"
+        url = postgres_url(request.getfixturevalue("postgres_server"))
         settings["log_dir"] = log_dir = f"{url}?topology={name}"
     case = Case(state, name, draw, SpoutType.OPAQUE, settings, place)
     case.rows.nulls = store != "cassandra"
@@ -451,16 +418,7 @@ def removing(spec: Any, rows: list[tuple[str, bool]]) -> TridentTopology:
 
 @pytest.mark.slow
 def test_a_removal_is_explained_and_verified_as_any_batch(tmp_path: Path) -> None:
-    rows = [
-        ("a", False),
-        ("b", False),
-        ("a", False),
-        ("b", True),
-        ("a", True),
-        ("c", False),
-        ("a", False),
-        ("c", False),
-    ]
+    rows = [(word, at in (3, 4)) for at, word in enumerate("ababacac")]
     topology, log_dir = removing(DeltaState.opaque(tmp_path / "table"), rows), str(tmp_path / "log")
     run_all(topology, "in_process", log_dir=log_dir, history="7d")
     origins = trident.why(topology, "count", "a", log_dir=log_dir)

@@ -14,12 +14,9 @@ from typing import Any
 import pytest
 
 from spouts import TextFileSpout
-from states.cassandra import CassandraState
 from states.delta import DeltaState
-from states.memcached import MemcachedState
 from states.memory import MemoryMapState
-from states.postgres import PostgresState
-from states.redis import RedisState
+from tests.harness.server_states import state_on
 from tests.harness.topology_runs import start
 from trident import TridentTopology, move_state
 from trident.errors import ConfigError, FencedError, StateMismatchError
@@ -135,22 +132,14 @@ OTHERS = ("memory", "postgres", "delta", "memcached", "cassandra")
 @pytest.fixture(params=["redis", *(pytest.param(name, marks=pytest.mark.long) for name in OTHERS)])
 def made(request: pytest.FixtureRequest, tmp_path: Path) -> Made:
     prefix = tmp_path.name[-30:].replace("-", "_")
-    if request.param not in ("memory", "delta"):
-        address = request.getfixturevalue(f"{request.param}_server").address
-        if request.param == "redis":
-            return lambda number: RedisState.opaque(f"redis://{address}/0", prefix=f"{prefix}{number}")
-        if request.param == "memcached":
-            return lambda number: MemcachedState.opaque([address], prefix=f"{prefix}{number}")
-        if request.param == "cassandra":
-            host, port = address.split(":")
-            here: dict[str, Any] = {"keyspace": "replaced", "port": int(port), "replication": 1, "buckets": 8}
-            return lambda number: CassandraState.opaque([host], table=f"{prefix}{number}", **here)
-        return lambda number: PostgresState.opaque(
-            f"postgresql://trident@{address}/postgres", table=f"{prefix}{number}"
-        )
+    if request.param == "memory":
+        return lambda number: MemoryMapState.opaque()
     if request.param == "delta":
         return lambda number: DeltaState.opaque(str(tmp_path / f"table{number}"))
-    return lambda number: MemoryMapState.opaque()
+    server, options = request.getfixturevalue(f"{request.param}_server"), dict[str, Any]()
+    if request.param == "cassandra":
+        options["buckets"] = 8
+    return lambda number: state_on(request.param, server, f"{prefix}{number}", **options)
 
 
 def refuse(made: Made, kind: str, why: str) -> None:

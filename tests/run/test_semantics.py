@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from decimal import Decimal
 from typing import Any
 
 import cloudpickle
@@ -14,7 +12,7 @@ import pytest
 from spouts import FeederBatchSpout, FixedBatchSpout
 from states.memory import MemoryMapState
 from tests.harness.topology_runs import CountAll, Fold, RowsState, keep, operation, run_all, start
-from trident import BatchFailedError, Fields, Stream, TridentCollector, TridentTopology, TridentTuple
+from trident import BatchFailedError, Stream, TridentCollector, TridentTopology, TridentTuple
 from trident.engine import tasks, worker
 from trident.engine.tasks import routes_of
 from trident.operations import (
@@ -141,32 +139,9 @@ Longest = operation(  # a combiner without an identity and without a kernel
 )  # fmt: skip
 
 
-class Gather(ReducerAggregator[list[str]]):
-    """Mutates what it is given, as it must not."""
-
-    output_types = ("array<string>",)
-
-    def init(self) -> list[str]:
-        return []
-
-    def reduce(self, curr: list[str], tuple: TridentTuple) -> list[str]:
-        curr.append(tuple[0])
-        return curr
-
-
-TEXTS = ("the cow", "jumped over", "the  moon", "", "the end")
-WORDS = {"the": 3, "cow": 1, "jumped": 1, "over": 1, "moon": 1, "end": 1}
-
-
-@pytest.mark.parametrize("aggregator", [Count(), CountAll(), Fold()], ids=["native", "combiner", "reducer"])
-def test_count_agrees_as_kernel_combiner_and_reducer(aggregator: Any, engine: str, topology: TridentTopology) -> None:
-    words = lines(topology, *TEXTS).each("line", Split(), "word")
-    grouped = words.group_by("word").persistent_aggregate(MemoryMapState(), aggregator, "count")
-    whole = words.persistent_aggregate(MemoryMapState(), aggregator, "all")
-    running = run_all(topology, engine)
-    assert dict(running.state(grouped).get_tuples()) == WORDS
-    assert running.state(grouped).multi_get(["the", "nobody", ("cow",)]) == [3, None, 1]
-    assert running.state(whole).get() == 8
+Gather = operation(  # mutates what it is given, as it must not
+    "Gather", ReducerAggregator, "array<string>", init=list, reduce=lambda curr, row: curr.append(row[0]) or curr
+)
 
 
 def test_the_other_aggregates(engine: str, topology: TridentTopology) -> None:
@@ -216,34 +191,6 @@ def test_a_mutating_reducer_harms_no_replay(engine: str, topology: TridentTopolo
     state = lines(topology, "a", "b", "c", size=1).persistent_aggregate(MemoryMapState(), "line", Gather(), "all")
     running = run_all(topology, engine)
     assert running.state(state).get() == ["a", "b", "c"]
-
-
-KEYS: dict[str, tuple[str, list[tuple[Any, ...]]]] = {
-    "compound": ("a: string, b: int", [("x", 1), ("x", 2), ("x", 1)]),
-    "binary": ("a: binary", [(b"\0\xff",), (b"",), (b"\0\xff",)]),
-    "unicode": ("a: string", [("naïve",), ("日本語 🐍",), ("naïve",)]),
-    "empty text": ("a: string", [("",), (" ",), ("",)]),
-    "None": ("a: string, b: int", [(None, None), ("x", None), (None, None)]),
-    "booleans": ("a: boolean", [(True,), (False,), (True,)]),
-    "decimals": ("a: decimal(9,2)", [(Decimal("1.50"),), (Decimal("-0.01"),), (Decimal("1.50"),)]),
-    "dates": ("a: date", [(dt.date(2024, 2, 29),), (dt.date(1, 1, 1),), (dt.date(2024, 2, 29),)]),
-    "floats": ("a: double", [(0.0,), (1e300,), (-0.0,)]),
-    "times": ("a: timestamp", [(dt.datetime(2024, 1, 1, tzinfo=dt.UTC),), (None,),
-                               (dt.datetime(2024, 1, 1, tzinfo=dt.UTC),)]),
-}  # fmt: skip
-
-
-@pytest.mark.sample(20)
-@pytest.mark.parametrize("partitions", [1, 3])
-@pytest.mark.parametrize("keys", KEYS)
-def test_keys_of_every_type(keys: str, partitions: int, engine: str, topology: TridentTopology) -> None:
-    fields, rows = KEYS[keys]
-    stream = topology.new_stream("keys", FixedBatchSpout(fields, 3, *rows))
-    grouped = stream.group_by(*Fields(fields).names)
-    state = grouped.persistent_aggregate(MemoryMapState(), Count(), "count").parallelism_hint(partitions)
-    running = run_all(topology, engine)
-    assert running.state(state).multi_get(rows) == [2, 1, 2]
-    assert sorted(row[-1] for row in running.state(state).get_tuples()) == [1, 2]
 
 
 def test_one_key_a_hundred_thousand_times_and_no_key_at_all(engine: str, topology: TridentTopology) -> None:
@@ -375,15 +322,3 @@ def test_a_state_is_listed_as_after_the_batch_before(engine: str, topology: Trid
     kept = keep(listed)
     run_all(topology, engine)
     assert sorted(kept.rows) == [("b", "a", 1), ("c", "a", 1), ("c", "b", 1)]
-
-
-def test_new_values_feed_further_states(engine: str, topology: TridentTopology) -> None:
-    words = lines(topology, "a b a", "a").each("line", Split(), "word")
-    counts = words.group_by("word").persistent_aggregate(MemoryMapState(), Count(), "count").parallelism_hint(2)
-    by_count = counts.new_values_stream().filter("count", lambda count: count > 1).group_by("count")
-    seen = by_count.persistent_aggregate(MemoryMapState(), Count(), "seen")
-    highest = seen.new_values_stream().persistent_aggregate(MemoryMapState(), "count", Max(), "highest")
-    kept = keep(highest.new_values_stream())
-    running = run_all(topology, engine)
-    assert dict(running.state(seen).get_tuples()) == {3: 1}
-    assert (running.state(highest).get(), kept.rows) == (3, [(3,)])

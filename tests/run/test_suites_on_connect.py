@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 from tests.run.test_checkpoints import *  # noqa: F403
-from tests.run.test_checkpoints import Job
+from tests.run.test_checkpoints import Job, replace_last_batch
 from tests.run.test_foreach_batch import *  # noqa: F403
 from tests.run.test_foreach_batch import QUICK, ROWS, declared, streamed
 
@@ -41,14 +41,7 @@ def spark(connect: SparkSession, monkeypatch: pytest.MonkeyPatch) -> SparkSessio
 
 def test_the_last_batch_with_other_rows_is_found(job: Job) -> None:  # type: ignore[no-redef]
     """The one thing that a session of Spark Connect does not tell: when a batch was planned."""
-    job.add("a", "b")
-    job.run()
-    restore = job.copy("checkpoint")
-    job.add("a")
-    job.run()
-    restore()
-    (job.folder / "in/002.txt").unlink()
-    job.add("b")
+    replace_last_batch(job)
     assert job.run() == {"a": 2, "b": 1}, "it is taken for the batch that is there"
 
 

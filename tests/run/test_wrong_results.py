@@ -14,10 +14,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from spouts import FeederBatchSpout, FixedBatchSpout, ParquetFileSpout
+from spouts import FixedBatchSpout, ParquetFileSpout
 from states.delta import DeltaState
 from states.memory import MemoryMapState
-from tests.harness.topology_runs import OneSpout, RowsSpout, keep, operation, run_all, start, topology_of
+from tests.harness.topology_runs import OneSpout, RowsSpout, keep, operation, run_all, topology_of
+from tests.run.test_dead_letters import letters_of
 from trident import BatchFailedError, Fields, Stream, TridentState, TridentTopology, TridentTuple
 from trident.arrow import arrow_type, python_of
 from trident.operations import (
@@ -31,8 +32,7 @@ from trident.operations import (
     Sum,
     arrow_function,
 )
-from trident.run.dead_letters import DeadLetter, DeadLetters
-from trident.run.running import RunningTopology
+from trident.run.dead_letters import DeadLetter
 from trident.strict_columns import beyond_python
 
 
@@ -113,8 +113,23 @@ def settings(tmp_path: Path) -> dict[str, Any]:
     return {**letters, "log_dir": str(tmp_path / "log"), "max_batch_attempts": 3}
 
 
-def letters_of(running: RunningTopology) -> list[DeadLetter]:
-    return list(DeadLetters(running.config.dead_letter_folder(running.name)).all(running.log_state))
+def run_over(
+    rows: list[Any],
+    fields: str,
+    declare: Callable[[Stream], Stream],
+    engine: str,
+    settings: dict[str, Any],
+    **more: Any,
+) -> tuple[list[Any], list[DeadLetter]]:
+    """Run a topology over one batch of rows; return what it keeps, and its dead letters."""
+    stream = TridentTopology("t").new_stream("s", RowsSpout(fields, {1: rows}))
+    kept = keep(declare(stream))
+    letters = letters_of(run_all(topology_of(stream), engine, **settings, **more))
+    return kept.rows, letters
+
+
+def lines_of(letters: list[DeadLetter]) -> list[str]:
+    return [letter.left_out.values["line"] for letter in letters]
 
 
 def letter_of(stream: Stream, engine: str, settings: dict[str, Any]) -> DeadLetter:
@@ -123,35 +138,23 @@ def letter_of(stream: Stream, engine: str, settings: dict[str, Any]) -> DeadLett
     return letter
 
 
-def lines_left_out(running: RunningTopology) -> list[str]:
-    return [letter.left_out.values["line"] for letter in letters_of(running)]
-
-
 @pytest.mark.sample(12)
 @pytest.mark.parametrize("call", CALLS)
 def test_what_is_not_of_its_type_is_a_dead_letter(call: str, engine: str, settings: dict[str, Any]) -> None:
-    feeder, topology = FeederBatchSpout("line: string"), TridentTopology("t")
-    kept = keep(CALLS[call](topology.new_stream("s", feeder)))
-    with start(topology, engine, **settings, parallelism=1) as running:
-        feeder.feed([["1"], ['"one"'], ["2"]])
-        running.process_all_available()
-        assert sorted(kept.rows) == [(1,), (2,)]
-        assert lines_left_out(running) == ['"one"']
+    rows, letters = run_over([["1"], ['"one"'], ["2"]], "line: string", CALLS[call], engine, settings, parallelism=1)
+    assert sorted(rows) == [(1,), (2,)]
+    assert lines_of(letters) == ['"one"']
 
 
 @pytest.mark.parametrize("grouped", [True, False])
 @pytest.mark.parametrize("aggregator", [Latest(), LatestOf()], ids=["combiner", "reducer"])
-def test_a_tuple_that_makes_an_aggregate_of_another_type_is_a_dead_letter(
-    aggregator: Any, grouped: bool, settings: dict[str, Any]
-) -> None:
-    feeder, topology = FeederBatchSpout("line: string"), TridentTopology("t")
-    stream = topology.new_stream("s", feeder)
-    kept = keep((stream.group_by("line") if grouped else stream).aggregate("line", aggregator, "v: int").project("v"))
-    with start(topology, "in_process", **settings) as running:
-        feeder.feed([["1"], ["2"], ["2.5"]])
-        running.process_all_available()
-        assert kept.rows == ([(1,), (2,), (None,)] if grouped else [(2,)])
-        assert lines_left_out(running) == ["2.5"]
+def test_a_tuple_for_no_aggregate_is_a_dead_letter(aggregator: Any, grouped: bool, settings: dict[str, Any]) -> None:
+    def declare(s: Stream) -> Stream:
+        return (s.group_by("line") if grouped else s).aggregate("line", aggregator, "v: int").project("v")
+
+    rows, letters = run_over([["1"], ["2"], ["2.5"]], "line: string", declare, "in_process", settings)
+    assert rows == ([(1,), (2,), (None,)] if grouped else [(2,)])
+    assert lines_of(letters) == ["2.5"]
 
 
 BUILT_IN: dict[str, Callable[[Stream], Stream]] = {
@@ -166,16 +169,10 @@ BUILT_IN: dict[str, Callable[[Stream], Stream]] = {
 
 
 @pytest.mark.parametrize("call", BUILT_IN)
-def test_a_tuple_that_makes_a_built_in_aggregate_leave_its_type_is_a_dead_letter(
-    call: str, settings: dict[str, Any]
-) -> None:
-    feeder, topology = FeederBatchSpout("k: string, n: int"), TridentTopology("t")
-    kept = keep(BUILT_IN[call](topology.new_stream("s", feeder)))
-    with start(topology, "in_process", **settings) as running:
-        feeder.feed([["a", 100], ["a", 27], ["a", 1]])
-        running.process_all_available()
-        letters = letters_of(running)
-    assert kept.rows == [(127,) * len(kept.rows[0])], "the tuple is left out of all aggregates of a chain"
+def test_a_tuple_that_a_built_in_aggregate_cannot_hold_is_a_dead_letter(call: str, settings: dict[str, Any]) -> None:
+    given = [["a", 100], ["a", 27], ["a", 1]]
+    rows, letters = run_over(given, "k: string, n: int", BUILT_IN[call], "in_process", settings)
+    assert rows == [(127,) * len(rows[0])], "the tuple is left out of all aggregates of a chain"
     assert len(letters) == 1
     assert letters[0].failure.cause.startswith("field 'v' is declared tinyint, but got 128 ")
 
@@ -195,13 +192,13 @@ TYPES: list[tuple[str, list[Any], Any]] = [
 def test_of_each_type_what_fits_passes_and_what_does_not_is_a_dead_letter(
     ddl: str, good: list[Any], bad: Any, settings: dict[str, Any]
 ) -> None:
-    feeder, topology = FeederBatchSpout("line: string"), TridentTopology("t")
-    kept = keep(topology.new_stream("s", feeder).each("line", json.loads, f"v: {ddl}").project("v"))
-    with start(topology, "in_process", **settings) as running:
-        feeder.feed([[json.dumps(value)] for value in [*good, bad, *good]])
-        running.process_all_available()
-        assert kept.rows == [(value,) for value in [*good, *good]]
-        assert lines_left_out(running) == [json.dumps(bad)]
+    def declare(s: Stream) -> Stream:
+        return s.each("line", json.loads, f"v: {ddl}").project("v")
+
+    given = [[json.dumps(value)] for value in [*good, bad, *good]]
+    rows, letters = run_over(given, "line: string", declare, "in_process", settings)
+    assert rows == [(value,) for value in [*good, *good]]
+    assert lines_of(letters) == [json.dumps(bad)]
 
 
 def test_without_dead_letters_the_batch_fails_once_and_names_value_type_and_tuple(engine: str) -> None:
@@ -216,17 +213,10 @@ def test_without_dead_letters_the_batch_fails_once_and_names_value_type_and_tupl
         run_all(topology, engine)
 
 
+Half = operation("Half", CombinerAggregator, None, init=lambda row: 0.25, combine=float.__add__, zero=lambda: 0.25)
+
+
 def test_a_key_that_gives_another_type_is_named_where_no_single_tuple_is_known() -> None:
-    class Half(CombinerAggregator[float]):
-        def init(self, tuple: TridentTuple) -> float:
-            return 0.25
-
-        def combine(self, val1: float, val2: float) -> float:
-            return val1 + val2
-
-        def zero(self) -> float:
-            return 0.25
-
     topology, words = TridentTopology("t"), FixedBatchSpout("word: string", 2, ["a"])
     keep(topology.new_stream("s", words).group_by("word").aggregate(Half(), "v: int"))
     with pytest.raises(BatchFailedError, match=r"\[word='a'\]: field 'v' is declared int, but got 0.5"):
@@ -273,11 +263,10 @@ def test_a_total_that_is_a_float_is_one_in_every_store(of: str, store: str, tmp_
     total, tenth = 0.0, 0.1 if of == "double" else float(np.float32(0.1))
     for _ in range(3):  # batches
         total = float(np.float32(total + tenth))
-    with start(topology_of(rows), "in_process", log_dir=str(tmp_path / "log")) as running:
-        running.process_all_available()
-        found = {name: running.state(state).multi_get([("a",)])[0] for name, state in states.items()}
-        assert found == {name: expected(total) for name, (_, expected) in FLOATS.items()}
-        assert running.state(whole).get() == total
+    running = run_all(topology_of(rows), "in_process", log_dir=str(tmp_path / "log"))
+    found = {name: running.state(state).multi_get([("a",)])[0] for name, state in states.items()}
+    assert found == {name: expected(total) for name, (_, expected) in FLOATS.items()}
+    assert running.state(whole).get() == total
 
 
 @pytest.mark.parametrize("kind", ["opaque", "transactional"])
@@ -408,9 +397,7 @@ def maps_of(ddl: str, value: Any) -> pa.Table:
 
 
 @pytest.mark.parametrize(("ddl", "value"), TWICE)
-def test_a_map_with_a_key_twice_is_a_dead_letter(
-    ddl: str, value: Any, settings: dict[str, Any], tmp_path: Path
-) -> None:
+def test_a_map_of_equal_keys_is_a_dead_letter(ddl: str, value: Any, settings: dict[str, Any], tmp_path: Path) -> None:
     file = tmp_path / "in" / "a.parquet"
     file.parent.mkdir()
     pq.write_table(maps_of(ddl, value), file)

@@ -195,7 +195,7 @@ def test_stored_values_and_sentinels() -> None:
 def test_the_transaction_log(tmp_path: Path) -> None:
     state = LogState("0123456789abcdef", "words")
     (tmp_path / "epoch-00000006").touch()
-    log = FileLog(tmp_path, Claim.take(tmp_path, False, lambda: 0.0), state, 1 << 20)
+    log = FileLog(tmp_path, Claim.take(tmp_path, False), state, 1 << 20)
     log._begin_segment(None)
     for record in RECORDS.values():
         log.append(record, durable=not isinstance(record, DefineRecord))

@@ -84,6 +84,7 @@ NOON = dt.datetime(2026, 3, 1, 12, 30, 59, 5, dt.UTC)
         ("9007199254740992 in (9007199254740993, 1.0D)", True),
         ("cast(12345678901234567890.5 as decimal(38,1)) in (12345678901234567890D)", True),
         ("100 in (1e2D, 7)", True),
+        ("cast(true as bigint)", 1),
     ],
 )
 def test_a_text_means_what_spark_means(text: str, value: Any) -> None:
@@ -139,6 +140,7 @@ def test_a_text_means_what_spark_means(text: str, value: Any) -> None:
         ("a; b", "there is no expression for a; b"),
         ("x > 1e3-7", "1e3-7 is not a number; write blanks around + and -"),
         ("x > 1e", "1e is not a number"),
+        ("x > .1.5D", "0.1.5 is not a number"),
         ("x > -1e400", "1e400 is beyond the range of a double"),
         ("x > -3.4028235e38F", "3.4028235e+38 is beyond the range of a float"),
         (
@@ -147,6 +149,11 @@ def test_a_text_means_what_spark_means(text: str, value: Any) -> None:
         ),
         ("-- none", "'-- none' is not an SQL expression: No expression was parsed"),
         ("+'5'", "there is no expression for the + without a number at character 1: leave it out"),
+        ("substring(s, 3, null)", "SUBSTRING(s, 3, NULL) is always null, because its length is"),
+        ("left(s, null)", "LEFT(s, NULL) is always null, because its expression is"),
+        ("regexp_replace(s, 'a', )", "an argument is missing beside the comma at character 22"),
+        ("date_part(null, d)", "None is not one of year, quarter"),
+        ("coalesce(, s)", "an argument is missing beside the comma at character 10"),
         ("p and -+s > 1", "there is no expression for the + without a number at character 8"),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from random import Random
 from typing import Any
 
@@ -184,4 +185,14 @@ def word_count(split: Any = None, splits: int = 2, counts: int = 3) -> StormTopo
     builder.set_spout("sentences", MockedSpout("sentence: string", *SENTENCES))
     builder.set_bolt("split", split or Split(), splits).shuffle_grouping("sentences")
     builder.set_bolt("count", Count(), counts).fields_grouping("split", "word")
+    return builder.create_topology()
+
+
+def chain(**components: Any) -> StormTopology:
+    """Return a topology of a spout, and of bolts that each read the one before (shuffle)."""
+    builder = TopologyBuilder()
+    names = list(components)
+    builder.set_spout(names[0], components[names[0]])
+    for before, name in pairwise(names):
+        builder.set_bolt(name, components[name]).shuffle_grouping(before)
     return builder.create_topology()

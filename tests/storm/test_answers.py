@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.storm.random_trees import chain
 from trident import TridentTopology
 from trident.errors import FailedException, ReportedFailedException, TopologyError
 from trident.storm import (
@@ -258,9 +259,7 @@ def test_ticks_come_in_their_interval() -> None:
 
 
 @pytest.mark.parametrize("rows", [3, 0], ids=["tuples", "ticks only"])
-def test_a_bolt_that_never_answers_is_named_unless_it_has_ticks_only(
-    caplog: pytest.LogCaptureFixture, rows: int
-) -> None:
+def test_a_bolt_that_never_answers_is_named_unless_only_of_ticks(caplog: pytest.LogCaptureFixture, rows: int) -> None:
     with SteppedCluster(topology(Rich(), rows), message_timeout_s=10, tick_tuple_freq_s=1) as cluster:
         for _ in range(30):
             cluster.advance(1)
@@ -296,14 +295,9 @@ class NotesAcks(MockedSpout):
         pytest.param(False, {}, [0, 1, 2, 3, 4], id="before the spout is asked again, if it goes to no bolt"),
     ],
 )
-def test_a_message_that_needs_no_acker_is_acked_at_once(
-    with_bolt: bool, settings: dict[str, Any], within: list[int]
-) -> None:
-    builder = TopologyBuilder()
-    builder.set_spout("spout", NotesAcks(5))
-    if with_bolt:
-        builder.set_bolt("bolt", Rich()).shuffle_grouping("spout")
-    with SteppedCluster(builder.create_topology(), max_spout_pending=1, **settings) as cluster:
+def test_a_message_without_acker_is_acked_at_once(with_bolt: bool, settings: dict[str, Any], within: list[int]) -> None:
+    bolts = {"bolt": Rich()} if with_bolt else {}
+    with SteppedCluster(chain(spout=NotesAcks(5), **bolts), max_spout_pending=1, **settings) as cluster:
         cluster.step()
         assert cluster.spout("spout").acked == [0, 1, 2, 3, 4]
         assert cluster.instance("spout").within[:5] == within
@@ -316,9 +310,7 @@ class FailsInAck(MockedSpout):
 
 
 def test_an_ack_that_raises_within_an_emit_is_told_as_an_ack() -> None:
-    builder = TopologyBuilder()
-    builder.set_spout("spout", FailsInAck("n: bigint", [1]))
-    with SteppedCluster(builder.create_topology(), acker_executors=0) as cluster:
+    with SteppedCluster(chain(spout=FailsInAck("n: bigint", [1])), acker_executors=0) as cluster:
         cluster.step()
         (error,) = cluster.errors
     assert error.text.endswith("task 1: ack: ValueError('no ack')\n")
@@ -343,16 +335,11 @@ counts = (
 class Sink(BaseBasicBolt):
     """The end."""
 
-    def execute(self, *given: Any) -> None:
-        pass
+    def execute(self, *given: Any) -> None: ...
 
 
 def lookups(bolt: StateLookupBolt) -> StormTopology:
-    builder = TopologyBuilder()
-    builder.set_spout("words", MockedSpout("word: string"))
-    builder.set_bolt("lookup", bolt).shuffle_grouping("words")
-    builder.set_bolt("sink", Sink()).shuffle_grouping("lookup")
-    return builder.create_topology()
+    return chain(words=MockedSpout("word: string"), lookup=bolt, sink=Sink())
 
 
 @pytest.fixture
@@ -391,18 +378,14 @@ def test_a_topology_that_is_not_there_is_an_error_of_the_worker(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("given", "text"),
+    ("topology", "key", "value", "text"),
     [
-        ({"key": "wort", "value": "count"}, "no field 'wort' of stream 'that StateLookupBolt reads'"),
-        ({"key": "word", "value": "a, b"}, "must be one field"),
-        ({"key": "word", "value": "word"}, "cannot add field 'word'"),
+        ("module:topology", "wort", "count", "no field 'wort' of stream 'that StateLookupBolt reads'"),
+        ("module:topology", "word", "a, b", "must be one field"),
+        ("module:topology", "word", "word", "cannot add field 'word'"),
+        (TridentTopology("lines"), "word", "n", "give the topology as text, 'module:topology'"),
     ],
 )
-def test_fields_that_do_not_fit_are_refused(given: dict[str, Any], text: str) -> None:
+def test_what_cannot_be_looked_up_is_refused(topology: Any, key: str, value: str, text: str) -> None:
     with pytest.raises(TopologyError, match=text):
-        StateLookupBolt("module:topology", "count", fields="word", **given)
-
-
-def test_a_topology_object_is_refused() -> None:
-    with pytest.raises(TopologyError, match="give the topology as text, 'module:topology'"):
-        StateLookupBolt(TridentTopology("lines"), "count", fields="word", key="word", value="n")  # type: ignore[arg-type]
+        StateLookupBolt(topology, "count", fields="word", key=key, value=value)

@@ -157,9 +157,7 @@ def test_a_partial_key_goes_to_two_tasks_evenly(key: Any) -> None:
         (BoltDeclarer.local_or_shuffle_grouping, 2, [[0, 22, 0, 22], [22, 0, 22, 0]]),
     ],
 )
-def test_how_many_tuples_each_task_gets(
-    group: Callable[[BoltDeclarer, str], Any], workers: int, sizes: list[list[int]]
-) -> None:
+def test_what_each_task_gets(group: Callable[[BoltDeclarer, str], Any], workers: int, sizes: list[list[int]]) -> None:
     assert [len(got) for got in spread(lambda bolt: group(bolt, "spout"), workers=workers)] in sizes
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.storm.random_trees import chain
 from trident.errors import TopologyError
 from trident.storm import (
     BaseBasicBolt,
@@ -150,12 +151,10 @@ class OpensBadly(Numbers):
 
 
 def test_a_spout_that_cannot_open_is_an_error_with_its_cause() -> None:
-    builder = TopologyBuilder()
-    builder.set_spout("numbers", OpensBadly(1))
-    builder.set_bolt("sink", Sink()).shuffle_grouping("numbers")
+    topology = chain(numbers=OpensBadly(1), sink=Sink())
     died = "component 'numbers', task 1: open: OSError\\('no such queue'\\)"
     with pytest.raises(TopologyDiedError, match=died), LocalCluster() as cluster:
-        cluster.submit_topology("numbers", {"max_worker_deaths": 0}, builder.create_topology()).await_termination(60)
+        cluster.submit_topology("numbers", {"max_worker_deaths": 0}, topology).await_termination(60)
 
 
 class Slow(Sink):
@@ -243,10 +242,7 @@ class EmitsOnAck(Numbers):
 
 
 def test_a_spout_may_emit_from_ack_without_ackers() -> None:
-    builder = TopologyBuilder()
-    builder.set_spout("numbers", EmitsOnAck(500))
-    builder.set_bolt("sink", Sink()).shuffle_grouping("numbers")
-    with running_here(builder.create_topology(), acker_executors=0):
+    with running_here(chain(numbers=EmitsOnAck(500), sink=Sink()), acker_executors=0):
         assert Board.done.wait(60)
     assert sorted(Board.acked) == sorted(Board.executed) == list(range(500))
 

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from prometheus_client.openmetrics import parser
 
 from tests.harness.commands import until
-from tests.storm.random_trees import SENTENCES, Count, word_count
+from tests.storm.random_trees import SENTENCES, Count, chain, word_count
 from trident.errors import ConfigError
 from trident.observe.topology_status import TopologyStatus, pretty_seconds
 from trident.storm import (
@@ -110,10 +110,10 @@ def test_figures_of_a_bolt_and_its_streams(seen: TopologyStatus) -> None:
     assert split.figures.execute_latency_ms == pytest.approx(500)
     assert split.figures.process_latency_ms == pytest.approx(500)
     assert split.figures.capacity == pytest.approx(2.0 / seen.uptime_s)
-    assert [(each.component, each.stream, each.figures.executed) for each in split.inputs] == [
+    assert [(each.edge.source, each.edge.stream, each.figures.executed) for each in split.inputs] == [
         ("sentences", "default", 4)
     ]
-    outputs = {each.stream: (each.figures.emitted, each.figures.transferred) for each in split.outputs}
+    outputs = {each.edge.stream: (each.figures.emitted, each.figures.transferred) for each in split.outputs}
     assert outputs == {"default": (WORDS, WORDS), "lengths": (3, 0)}  # lengths has no reader
 
 
@@ -198,10 +198,8 @@ class DiesAtFirst(Count):
 
 def test_what_a_worker_did_before_it_died_is_counted_and_its_error_is_shown() -> None:
     DiesAtFirst.died.clear()
-    builder = TopologyBuilder()
-    builder.set_spout("words", MockedSpout("word: string", *[[f"w{n}"] for n in range(10)]))
-    builder.set_bolt("count", DiesAtFirst()).shuffle_grouping("words")
-    with running(builder.create_topology(), message_timeout_s=0.5) as topology:
+    words = MockedSpout("word: string", *[[f"w{n}"] for n in range(10)])
+    with running(chain(words=words, count=DiesAtFirst()), message_timeout_s=0.5) as topology:
         until(lambda: topology.status.statistics.over().components["count"].figures.acked >= 12, "all is acked")
         status = topology.status
     figures = status.statistics.over().components["count"].figures
@@ -266,10 +264,7 @@ class Blocks(BaseRichSpout):
 
 def test_a_spout_that_blocks_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
     Blocks.go.clear()
-    builder = TopologyBuilder()
-    builder.set_spout("blocks", Blocks())
-    builder.set_bolt("count", Count()).shuffle_grouping("blocks")
-    with running(builder.create_topology(), message_timeout_s=0.1) as topology:
+    with running(chain(blocks=Blocks(), count=Count()), message_timeout_s=0.1) as topology:
         until(lambda: "has been in one call" in caplog.text, "it is told of")
         assert topology.status.errors == ()
         Blocks.go.set()
@@ -384,7 +379,7 @@ def test_capacity_is_the_busy_share_of_the_busiest_executor_in_the_last_ten_minu
         assert [each.figures.capacity for each in found.executors] == [0.5, 0.25, 0.0]
         assert found.figures.capacity == 0.5
         assert found.figures.execute_latency_ms == 73.0 / 200 * 1000  # without that of ticks
-        assert [each.component for each in found.inputs] == ["split"]
+        assert [each.edge.source for each in found.inputs] == ["split"]
     later = collected.statistics(LAYOUT, 100 + 640, {})
     assert later.over(600).components["count"].figures.capacity == 0
     assert later.over(600).components["count"].figures.execute_latency_ms is None

@@ -113,12 +113,18 @@ class LargeTopology:
         }  # fmt: skip
         return {**page, "verdict": verdict(page)}
 
-    def component(self, component: str, window_s: int = 0) -> Page:
+    def view(self, name: str, window_s: int = 0) -> Page:
+        what, _, component = name.partition("/")
+        if what == "visualization":
+            return self._picture()
+        return self._component(component) if what == "component" else {"batches": [], "deadLetters": []}
+
+    def _component(self, component: str) -> Page:
         number = self._of.index(component)
         return {"id": component, "componentType": "bolt", "executors": 2, "tasks": 2, "componentErrors": [],
                 "boltStats": [{"window": w, "windowPretty": p, **self._figures(number)} for w, p in _WINDOWS]}  # fmt: skip
 
-    def visualization(self, window_s: int = 0) -> Page:
+    def _picture(self) -> Page:
         chance = random.Random(7)
         width = max(2, len(self._of) // 20)
         edges = []
@@ -138,17 +144,8 @@ class LargeTopology:
         ]  # fmt: skip
         return {"stages": [], "nodes": nodes, "edges": edges if self.edges is None else self.edges}
 
-    def series(self, window_s: int = 0) -> Page:
-        return {}
-
-    def batches(self) -> Sequence[Page]:
-        return []
-
     def lookup(self, state: str, key: Sequence[Any]) -> Page:
         raise KeyError(state)
-
-    def dead_letters(self) -> Page:
-        return {"deadLetters": []}
 
     def act(self, action: str, parameters: Mapping[str, Any]) -> Page:
         return {}

@@ -17,7 +17,7 @@ from tests.harness.drpc_functions import LINES
 from tests.harness.topology_runs import start
 from tests.storm.random_trees import word_count as bolts_word_count
 from trident import TridentTopology
-from trident.operations import Count, Function, Split, Sum
+from trident.operations import Count, Split, Sum
 from trident.run.running import RunningTopology
 from trident.storm import (
     BaseBasicBolt,
@@ -31,7 +31,6 @@ from trident.storm import (
     TopologyContext,
     Tuple,
 )
-from trident.tuples import TridentTuple
 from trident.web.cluster_pages import OneTopology
 from trident.web.log_pages import RecentLog
 from trident.web.rest import UIServer
@@ -101,13 +100,11 @@ def allowed(token: str = TOKEN) -> dict[str, str]:
 _CITIES = ("Bergen", "Lyon", "Porto", "Graz", "Turku")
 
 
-class Price(Function):
-    """The price of an order; one article has none, and fails."""
-
-    def execute(self, tuple: TridentTuple, collector: Any) -> None:
-        if tuple[0] == "unknown":
-            raise ValueError("article 'unknown' has no price")
-        collector.emit([len(tuple[0]) * 7])
+def price(article: str) -> int:
+    """Return the price of an order; one article has none, and fails."""
+    if article == "unknown":
+        raise ValueError("article 'unknown' has no price")
+    return len(article) * 7
 
 
 def orders() -> TridentTopology:
@@ -119,7 +116,7 @@ def orders() -> TridentTopology:
         "orders", FixedBatchSpout(["article: string", "city: string"], 40, *chain.from_iterable(rows), cycle=True)
     )
     back = topology.new_stream("returns", FixedBatchSpout(["article: string", "city: string"], 5, *rows[0], cycle=True))
-    priced = sold.each("article", Price(), "price: bigint")
+    priced = sold.each("article", price, "price: bigint")
     priced.group_by("city").persistent_aggregate(MemoryMapState(), "price", Sum(), "revenue", state_name="revenue")
     topology.merge(sold, back).group_by("article").persistent_aggregate(
         MemoryMapState(), Count(), "seen", state_name="seen"
@@ -158,9 +155,6 @@ class Parse(BaseBasicBolt):
 
 class Keep(BaseBasicBolt):
     """Reads, and emits nothing."""
-
-    def declare_output_fields(self, declarer: StreamDeclarer) -> None:
-        pass
 
     def execute(self, tuple: Tuple, collector: BasicOutputCollector) -> None:
         pass

@@ -27,7 +27,7 @@ FOLDER = Path(__file__).parents[2] / "build" / "screenshots"
 OF_README = Path(__file__).parents[2] / "docs" / "images"
 PACED = {"batch_emit_interval_ms": 150, "on_poison": "dead_letter"}
 COLUMNS = 112
-COMMAND = ["trident", "demo", "--crash", "--engine", "in_process", "--crashes", "3"]
+COMMAND = ["trident", "demo", "--crash", "--engine", "in_process"]
 # Rich's, but for the fonts, which it would load from a server.
 SVG = """<svg viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
 <style>

@@ -10,14 +10,13 @@ from typing import Any
 from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
 from tests.harness.topology_runs import start
-from tests.storm.random_trees import SENTENCES, Split
+from tests.storm.random_trees import SENTENCES, Split, chain
 from trident import TridentTopology
-from trident.operations import Count, Function
+from trident.operations import Count
 from trident.run.running import RunningTopology
-from trident.storm import BaseRichBolt, LocalCluster, OutputCollector, StormTopology, TopologyBuilder, Tuple
+from trident.storm import BaseRichBolt, LocalCluster, OutputCollector, StormTopology, Tuple
 from trident.storm.testing import MockedSpout
 from trident.storm.topology_handle import LocalTopology
-from trident.tuples import TridentTuple
 
 
 class Sticks(BaseRichBolt):
@@ -39,32 +38,26 @@ class Sticks(BaseRichBolt):
         self.collector.ack(tuple)
 
 
-class SticksAtCow(Function):
-    """Passes words on; a cow stays until it is let go."""
+let_cows_go = threading.Event()
 
-    let_go = threading.Event()
-    output_types = ("string",)
 
-    def execute(self, tuple: TridentTuple, collector: Any) -> None:
-        if tuple[0] == "cow":
-            SticksAtCow.let_go.wait(60)
-        collector.emit([tuple[0]])
+def stick_at_cow(word: str) -> str:
+    """Pass words on; a cow stays until it is let go."""
+    if word == "cow":
+        let_cows_go.wait(60)
+    return word
 
 
 def sticking_bolts() -> StormTopology:
     """Sentences → split → count, which sticks."""
-    builder = TopologyBuilder()
-    builder.set_spout("sentences", MockedSpout("sentence: string", *SENTENCES))
-    builder.set_bolt("split", Split()).shuffle_grouping("sentences")
-    builder.set_bolt("count", Sticks()).shuffle_grouping("split")
-    return builder.create_topology()
+    return chain(sentences=MockedSpout("sentence: string", *SENTENCES), split=Split(), count=Sticks())
 
 
 def sticking_batches() -> TridentTopology:
     """Words, a batch each; the third does not end."""
     topology = TridentTopology("words")
     words = topology.new_stream("words", FixedBatchSpout("word: string", 1, ["the"], ["the"], ["cow"], ["the"]))
-    words.each("word", SticksAtCow(), "w").group_by("w").persistent_aggregate(MemoryMapState(), Count(), "count")
+    words.each("word", stick_at_cow, "w: string").group_by("w").persistent_aggregate(MemoryMapState(), Count(), "count")
     return topology
 
 
@@ -82,10 +75,10 @@ def stuck_bolts(**conf: Any) -> Iterator[LocalTopology]:
 @contextmanager
 def stuck_batches(**conf: Any) -> Iterator[RunningTopology]:
     """A Trident topology that is stuck soon; it is let go at the end."""
-    SticksAtCow.let_go.clear()
+    let_cows_go.clear()
     running = start(sticking_batches(), "in_process", **conf)
     try:
         yield running
     finally:
-        SticksAtCow.let_go.set()
+        let_cows_go.set()
         running.stop()

@@ -139,7 +139,7 @@ def test_workers_and_executors_say_where_they_run() -> None:
         page = pages.topology()
         (worker,) = page["workers"]
         assert (worker["topologyId"], worker["topologyName"]) == ("words-1", "words")
-        for each in pages.component("split")["executorStats"]:
+        for each in pages.view("component/split")["executorStats"]:
             assert (each["host"], each["port"], each["worker"]) == (worker["host"], worker["port"], 0)
             assert each["uptime"].endswith("s")
             assert each["uptimeSeconds"] >= 0
@@ -340,7 +340,9 @@ def test_nothing_changes_without_a_token_or_where_pages_are_read_only() -> None:
     with UIServer(OneTopology("a", noted), port=0) as server:
         assert ask(server, "POST", f"{T}/a/activate", **allowed()).status_code == 403
         assert get(server, "/api/v1/page")["readOnly"] is True
-    with UIServer(OneTopology("a", noted, read_only=True), port=0, token=TOKEN) as server:
+    only_read = OneTopology("a", noted)
+    only_read.read_only = True
+    with UIServer(only_read, port=0, token=TOKEN) as server:
         assert ask(server, "POST", f"{T}/a/activate", **allowed()).status_code == 403
         assert get(server, "/api/v1/page")["readOnly"] is True
     with UIServer(OneTopology("a", noted), port=0, token=TOKEN) as server:
@@ -459,15 +461,15 @@ def test_pages_of_another_process_are_the_same(trident: tuple[RunningTopology, U
     _, server = trident
     with HttpTopologyPages(server.url, TOKEN, "word-count") as pages:
         assert pages.topology(600)["txid"] == get(server, WC)["txid"]
-        batches = pages.batches()
+        batches = pages.view("batches")["batches"]
         assert batches == get(server, f"{WC}/batches")["batches"]
         assert [each["batchId"] for each in batches] == list(range(1, len(batches) + 1))
         assert sum(each["numInputRows"] for each in batches) == 3
-        assert pages.component("lines")["id"] == "lines"
-        assert len(pages.visualization()["nodes"]) == len(get(server, f"{WC}/visualization")["nodes"])
+        assert pages.view("component/lines")["id"] == "lines"
+        assert len(pages.view("visualization")["nodes"]) == len(get(server, f"{WC}/visualization")["nodes"])
         assert pages.lookup("count", ["the"])["value"] == 4
         with pytest.raises(KeyError, match="has no component 'x'"):
-            pages.component("x")
+            pages.view("component/x")
         with pytest.raises(ValueError, match="name a key"):
             pages.lookup("count", [])
     with HttpTopologyPages(server.url, "wrong", "word-count") as pages, pytest.raises(NotAllowed, match="wrong"):

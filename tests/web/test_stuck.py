@@ -59,8 +59,8 @@ IN_CALL = (
 )
 UNANSWERED = r"Nothing was acknowledged for \d+ s with 3 pending\."
 BATCH = (
-    r"Batch 3 has run for \d+ s in step `words/SticksAtCow`: it is in execute \(.*/stuck_topologies.py, line \d+\): "
-    r"SticksAtCow.let_go.wait\(60\)\."
+    r"Batch 3 has run for \d+ s in step `words/stick_at_cow`: it is in stick_at_cow \(.*/stuck_topologies.py, line \d+\): "
+    r"let_cows_go.wait\(60\)\."
 )
 
 
@@ -129,13 +129,13 @@ def test_a_call_that_runs_counts_for_the_capacity(monkeypatch: pytest.MonkeyPatc
             return float(count["capacity"])
 
         until(lambda: capacity() > 0.5)
-        nodes = {each["id"]: each["capacity"] for each in pages.visualization(600)["nodes"]}
+        nodes = {each["id"]: each["capacity"] for each in pages.view("visualization", 600)["nodes"]}
         assert nodes["count"] > 0.5 > nodes["split"]
 
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("answers", [True, False], ids=["the driver answers", "only its heartbeat is there"])
-def test_a_cluster_says_so_of_a_stuck_topology(
+def test_a_cluster_tells_of_stuck_ones(
     stuck: Stuck, answers: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cluster = StormClusterState(open_cluster_state(tmp_path))
@@ -197,7 +197,7 @@ def test_what_one_source_has_is_the_lag_if_another_does_not_say(one_is_idle: tup
     assert running.at_work.left == f"{amount(left['amount'], 'bytes')} to be read"
 
 
-def test_a_lag_in_bytes_says_how_long_it_takes_at_the_rate_of_now(
+def test_a_lag_in_bytes_says_how_long_it_takes_at_this_rate(
     one_is_idle: tuple[RunningTopology, UIServer],
 ) -> None:
     _, server = one_is_idle

@@ -77,9 +77,7 @@ def test_a_topology_serves_its_page_while_it_runs() -> None:
 
 
 @pytest.mark.parametrize(("what", "said"), [("ui", "the page cannot"), ("metrics", "metrics cannot")])
-def test_a_port_that_is_taken_is_refused_before_anything_is_opened(
-    taken: int, tmp_path: Path, what: str, said: str
-) -> None:
+def test_a_port_that_is_taken_is_refused_before_all_else(taken: int, tmp_path: Path, what: str, said: str) -> None:
     factory = Asked(taken)
     ports: dict[str, Any] = {"ui_port": 0, "metrics_port": 0, f"{what}_port": taken}
     text = (

@@ -35,8 +35,8 @@ from trident.state.values import OpaqueValue
 from trident.steps.key_columns import partition_of
 from trident.testing import TopologyTestDriver
 from trident.windows import window_state
-from trident.windows.timer_index import NEVER, DueKeys
-from trident.windows.window_partitions import Now
+from trident.windows.timer_index import DueRecords
+from trident.windows.window_partitions import ONE, Now
 
 MS = timedelta(milliseconds=1)
 FIELDS = "key: string, n: int, at: bigint"
@@ -535,31 +535,24 @@ def test_explain_and_describe_name_the_process() -> None:
 
 
 def test_a_key_is_found_when_it_is_due_however_far_away_with_few_panes_kept() -> None:
-    chosen = random.Random(3)
-    entries: dict[Any, Any] = {}
-    due, now, found = (
-        {f"k{n}": chosen.randrange(1, 10 ** chosen.randrange(1, 13)) for n in range(400)},
-        0,
-        dict[str, int](),
-    )
+    chosen, entries, now = random.Random(3), dict[Any, Any](), 0
+    due = {f"k{n}": chosen.randrange(1, 10 ** chosen.randrange(1, 13)) for n in range(400)}
     winners, panes, txid = Winners(), [], 0
     while due:
         txid += 1
         state = OpaqueMap(DictMap(entries), "w", 0)
         state.begin_commit(Txid(txid, txid, winners))
-        keys = DueKeys(state, Fields("k: string"))
-        if txid == 1:
-            names = pa.table({"k": list(due)})
-            keys.note(names, np.array(list(due.values())), np.full(len(due), NEVER), 0)
-        else:
-            assert keys.earliest is not None
-            assert keys.earliest <= min(due.values())
-            now = keys.earliest if chosen.random() < 0.5 else now + chosen.randrange(1, 10 ** chosen.randrange(1, 13))
-            found = dict.fromkeys(keys.take(now).column("k").to_pylist(), now)
-            assert found.keys() == {key for key, at in due.items() if at <= now}
+        kept, new = DueRecords(state, Fields("k: string"), ONE, "", "some records", []), due if txid == 1 else {}
+        kept.read([("key", name) for name in new])
+        if txid > 1:
+            assert kept.earliest is not None
+            assert kept.earliest <= min(due.values())
+            now = kept.earliest if chosen.random() < 0.5 else now + chosen.randrange(1, 10 ** chosen.randrange(1, 13))
+            assert set(kept.take(now).column("k").to_pylist()) == {key for key, at in due.items() if at <= now}
             due = {key: at for key, at in due.items() if at > now}
-        panes.append(len(keys._store.directory.panes))
-        keys.write(now)
+        names, times = pa.table({"k": pa.array(list(new), pa.string())}), np.array(list(new.values()), np.int64)
+        kept.keep(names, [(times, now)], now, [], [False] * len(new))
+        panes.append(len(kept._store.directory.panes))
         state.commit(Txid(txid, txid, winners))
         winners = winners.with_winner(txid, txid)
     assert max(panes) < 57 * 14
@@ -573,7 +566,7 @@ def test_a_timer_that_is_set_later_again_and_again_is_noted_once_in_its_time(tmp
     batches_ = {n: [("a", n), ("b", n)] for n in range(1, 60)}
     stream = topology.new_stream("s", RowsSpout("user: string, at: bigint", batches_))
     kept = keep(stream.group_by("user").process(dict_state(entries), Idle(), "at: bigint, n: int", event_time="at"))
-    with patch.object(DueKeys, "_add", autospec=True, side_effect=DueKeys._add) as added:
+    with patch.object(DueRecords, "_add", autospec=True, side_effect=DueRecords._add) as added:
         run_all(topology, "in_process", log_dir=str(tmp_path))
     assert kept.rows == []
     assert sum(call.args[1].num_rows for call in added.call_args_list) <= 2 * 2 * 3

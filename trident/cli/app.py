@@ -22,8 +22,6 @@ from trident.cli.commands import (
     flag,
     local_folder,
     log_named,
-    needs,
-    number,
     option,
 )
 from trident.cli.console import print_json, print_line, say
@@ -61,8 +59,7 @@ for _each in (run, state_commands, crashtest_command, daemon_commands, cluster_c
 
 def _version(asked: bool) -> None:
     if asked:
-        spark = pyspark_version()
-        say(f"trident {__version__} (PySpark {spark or 'none'}, Python {platform.python_version()})")
+        say(f"trident {__version__} (PySpark {pyspark_version() or 'none'}, Python {platform.python_version()})")
         raise typer.Exit
 
 
@@ -78,7 +75,7 @@ def _trident(
 @command(app, "log", "`trident log word-count --last 3`")
 def log_command(
     directory: LogPlace,
-    last: Annotated[int | None, number("How many commits to show.", 0, show_default="10", max=100)] = None,
+    last: Annotated[int | None, option("How many commits to show.", "N", min=0, show_default="10", max=100)] = None,
     history: Annotated[bool, flag("--history", "")] = False,
     since: Annotated[int | None, option("With --history: from this batch on.", "TXID", min=1)] = None,
     since_time: Annotated[datetime | None, option("", "TIME", formats=_TIMES)] = None,
@@ -130,28 +127,24 @@ def explain_command(
 @command(app, "demo", "`trident demo --crash`, or `trident demo ~/books --engine in_process`")
 def demo_command(
     paths: Annotated[list[Path] | None, argument("", "PATH")] = None,
-    state_dir: Annotated[Path | None, option("", "DIR", callback=local_folder)] = None,
+    state_dir: Annotated[Path, option("", "DIR", show_default=True, callback=local_folder)] = Path("trident-demo"),
     engine: Annotated[Engine, typer.Option(help="What runs the stages; in_process needs no Java.")] = "spark",
     crash: Annotated[bool, flag("--crash", "")] = False,
-    crashes: Annotated[int | None, number("How often, with --crash.", show_default="5")] = None,
-    fresh: Annotated[bool, flag("--fresh", "Forget what an earlier demo has counted.")] = False,
 ) -> int:
     """Count the words of real text and compare every count with a plain Python program's.
 
-    The counts are in a Delta table. A second run continues where the first one ended. With --crash the job is killed in
-    the middle of its commits, and the counts must come out exact all the same; it always starts afresh.
+    The counts are in a Delta table; those of an earlier demo are forgotten. With --crash the job is killed in the middle
+    of its commits, and the counts must come out exact all the same.
 
-    Exit codes: 0 exact, 1 not exact, killed less often than asked for, or failed, 2 wrong usage, 130 ended by Ctrl-C.
+    Exit codes: 0 exact, 1 not exact, or failed, 2 wrong usage, 130 ended by Ctrl-C.
 
     `paths`: Text files and folders of them. Default: the sources of Python's standard library.
-    `state_dir`: Where the counts and the log are stored. Default: trident-demo, with --crash trident-demo-crash.
-    `crash`: Start afresh, in a process that is killed (SIGKILL) and started again.
+    `state_dir`: Where the counts and the log are stored.
+    `crash`: In a process that is killed (SIGKILL) and started again, three times.
     """
     from trident.cli.demo import demo
 
-    needs("--crash", crash, crashes=crashes)
-    folder = state_dir or Path("trident-demo-crash" if crash else "trident-demo")
-    return demo(paths or [], folder, engine, (crashes or 5) if crash else 0, fresh)
+    return demo(paths or [], state_dir, engine, crash)
 
 
 @command(app, "doctor", "`trident doctor`, or `trident doctor --json`")

@@ -13,13 +13,10 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from trident.cli.console import EndingSignals, print_line, say
-from trident.config import Config
 from trident.errors import ChangesGoneError, TridentError
 from trident.read.change_feed import ChangedBatch, ChangeFeed
-from trident.reading import changes
 from trident.servers.plain_json import json_answer, plain, to_json
 from trident.servers.server_thread import ServerThread
-from trident.topology import TridentTopology
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -45,19 +42,14 @@ def _print_line(value: Mapping[str, Any]) -> None:
     print_line(to_json(value, str).decode())
 
 
-def serve_changes(
-    topology: TridentTopology, config: Config, state: str, host: str, port: int, token: str | None
-) -> int:
-    def open_feed(since: str | None) -> ChangeFeed:
-        return changes(topology, state, since, config)
-
+def serve_changes(open_feed: OpenFeed, what: str, host: str, port: int, token: str | None) -> int:
     with (
         open_feed(None),
         EndingSignals("stopping", "ended at once", as_json=False) as signals,
         ChangeServer(open_feed, host, port, token) as server,
     ):
         url = server.url
-        say(f"{topology.name}: changes of {state} at {url}/changes?since=TXID, its rows at {url}/snapshot")
+        say(f"{what} at {url}/changes?since=TXID, its rows at {url}/snapshot")
         return signals.wait()
 
 
@@ -122,10 +114,8 @@ async def _events(feed: ChangeFeed, first: list[ChangedBatch], in_thread: Any) -
     try:
         while True:
             for batch in batches:
-                yield b"id: %s\ndata: %s\n\n" % (
-                    str(feed.place_of(batch.txid)).encode(),
-                    to_json(batch.as_mapping(), str),
-                )
+                place = str(feed.place_of(batch.txid)).encode()
+                yield b"id: %s\ndata: %s\n\n" % (place, to_json(batch.as_mapping(), str))
             pause = _SHORTEST_S if batches else min(_LONGEST_S, 2 * pause)
             silent_s = 0.0 if batches else silent_s + pause
             if silent_s >= _SIGN_OF_LIFE_S:

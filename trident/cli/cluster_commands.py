@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,8 +16,6 @@ from trident.cli.commands import (
     ClusterAndToken,
     ClusterOptions,
     Conf,
-    Include,
-    Requirements,
     Target,
     Topology,
     Workers,
@@ -23,40 +23,56 @@ from trident.cli.commands import (
     flag,
     needs,
     option,
-    seconds,
 )
 from trident.cli.console import is_wide, print_line, problems, results, say, show, show_facts, tell
 from trident.naming import duration
 from trident.redaction import shown_configuration
 
 if TYPE_CHECKING:
+    from trident.cli.submitting import Code
     from trident.cluster.client import ClusterClient
     from trident.cluster.topology_overviews import TopologyOverview
 
 _MOST_NAMES = 5
 _LOOK_S = 0.5
 
-Wait = Annotated[bool, flag("--wait", "Wait until its driver runs; Ctrl-C ends only the wait.")]
-Timeout = Annotated[float | None, seconds("How long --wait waits.", 0.1, "--timeout", show_default="300")]
-_REHEARSE = "Change nothing: run the last N batches through both codes, and show which totals would differ."
-Rehearsal = Annotated[int | None, typer.Option("--rehearse", metavar="N", min=1, help=_REHEARSE)]
-Pause = Annotated[float, seconds("How long what has begun may take.", 0.0, "--wait-secs", "-w")]
+Pause = Annotated[float, option("How long what has begun may take.", "SECONDS", "--wait-secs", "-w", min=0.0)]
 
 app = typer.Typer()
 PANEL = "Clusters"
 
 
+@dataclass(frozen=True)
+class CodeOptions:
+    """The code of a topology, with its settings, and how long its driver is awaited.
+
+    `requirements`: What the topology needs, as pip reads it; supervisors install it.
+    `include`: A file or folder beside the module that is packed too. Repeatable.
+    `wait`: Wait until its driver runs; Ctrl-C ends only the wait.
+    """
+
+    target: Target
+    conf: Conf = None
+    requirements: Annotated[Path | None, option("", "FILE", exists=True, dir_okay=False)] = None
+    include: Annotated[list[str] | None, option("", "PATH")] = None
+    wait: Annotated[bool, flag("--wait", "")] = False
+    timeout: Annotated[float | None, option("How long --wait waits.", "SECONDS", show_default="300", min=0.1)] = None
+
+    def read(self) -> Code:
+        from trident.cli.submitting import Code
+        from trident.cli.target import conf_of
+
+        needs("--wait", self.wait, timeout=self.timeout)
+        wait_s = (self.timeout or 300.0) if self.wait else None
+        return Code(self.target, self.include or [], self.requirements, conf_of(self.conf or []), wait_s)
+
+
 @command(app, "submit", "`trident submit word_counts.py:topology --name words --wait`", PANEL)
 def submit_command(
     of: ClusterAndToken,
-    target: Target,
+    code: CodeOptions,
     name: Annotated[str, option("Names the topology and its log.", "NAME", show_default="that of the topology")] = "",
-    conf: Conf = None,
     workers: Workers = None,
-    requirements: Requirements = None,
-    include: Include = None,
-    wait: Wait = False,
-    timeout: Timeout = None,
     as_json: AsJson = False,
 ) -> None:
     """Submit a topology to a cluster, which keeps it running from then on.
@@ -68,26 +84,19 @@ def submit_command(
     Exit codes: 0 submitted (with --wait: it runs), 1 failed, 2 wrong usage, 4 submitted, but it did not run within
     --timeout, 130 ended by Ctrl-C.
     """
-    from trident.cli.submitting import Code, submit
-    from trident.cli.target import conf_of
+    from trident.cli.submitting import submit
 
-    waits_s = _wait_s(wait, timeout)
-    code = Code(target, include or [], requirements, conf_of(conf or []))
+    packed = code.read()
     with of.client() as client:
-        submit(client, code, name, workers, waits_s, as_json)
+        submit(client, packed, name, workers, as_json)
 
 
 @command(app, "upgrade", "`trident upgrade words word_counts.py:topology --wait`", PANEL)
 def upgrade_command(
     of: ClusterAndToken,
     topology: Topology,
-    target: Target,
-    conf: Conf = None,
-    requirements: Requirements = None,
-    include: Include = None,
-    wait: Wait = False,
-    timeout: Timeout = None,
-    rehearsed: Rehearsal = None,
+    code: CodeOptions,
+    rehearsed: Annotated[int | None, option("", "N", "--rehearse", min=1)] = None,
     as_json: AsJson = False,
 ) -> int | None:
     """Give a topology new code, on the same log: its counts go on.
@@ -96,22 +105,17 @@ def upgrade_command(
     is refused. With --conf all settings are replaced; without it they stay.
 
     Exit codes: as for `trident submit`; with --rehearse as for `trident rehearse`.
-    """
-    from trident.cli.submitting import Code, rehearse_package, upgrade
-    from trident.cli.target import conf_of
 
-    waits_s = _wait_s(wait, timeout)
-    code = Code(target, include or [], requirements, conf_of(conf or []))
+    `rehearsed`: Change nothing: run the last N batches through both codes, and show which totals would differ.
+    """
+    from trident.cli.submitting import rehearse_code, upgrade
+
+    packed, keeps_conf = code.read(), code.conf is None
     with of.client() as client:
         if rehearsed is not None:
-            return rehearse_package(client, topology, code, conf is None, rehearsed, as_json)
-        upgrade(client, topology, code, conf is None, waits_s, as_json)
+            return rehearse_code(client, topology, packed, keeps_conf, rehearsed, as_json)
+        upgrade(client, topology, packed, keeps_conf, as_json)
     return None
-
-
-def _wait_s(wait: bool, timeout: float | None) -> float | None:
-    needs("--wait", wait, timeout=timeout)
-    return (timeout or 300.0) if wait else None
 
 
 @command(app, "list", "`trident list`", PANEL)
@@ -237,9 +241,7 @@ def print_topology(overview: TopologyOverview) -> None:
     status = f"{base.status.kind} for {since}" + (f": {base.status.reason}" if base.status.reason else "")
     if base.status.kind == "killed":
         status += f"; what has begun may take {base.status.wait_secs:g} s"
-    code = base.code_hash[:12] + (
-        f", before the upgrade {base.previous_code_hash[:12]}" if base.previous_code_hash else ""
-    )
+    before = f", before the upgrade {base.previous_code_hash[:12]}" if base.previous_code_hash else ""
     lines = {
         "topology": f"{base.storm_name} ({'Trident' if base.kind == 'trident' else 'spouts and bolts'})",
         "id": overview.storm_id,
@@ -250,7 +252,7 @@ def print_topology(overview: TopologyOverview) -> None:
         "workers": str(base.num_workers),
         "executors": ", ".join(f"{name} {count}" for name, count in base.component_executors.items()),
         "target": base.target,
-        "code": f"{code}, generation {base.generation}",
+        "code": f"{base.code_hash[:12]}{before}, generation {base.generation}",
         "settings": ", ".join(f"{key}={value}" for key, value in shown_configuration(base.conf).items()),
         "submitted": f"{_utc(base.launch_time_secs)} UTC",
         "page": overview.page,

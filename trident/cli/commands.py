@@ -8,10 +8,8 @@ first) or the path of a .py file.
 `directory`: Folder of the log, or its address; or the name of a topology.
 `log_format`: Standard error as text, or as lines of JSON.
 `token`: What DRPC requests must carry, as Authorization: Bearer TEXT. Use the variable: all users see arguments.
-`requirements`: What the topology needs, as pip reads it; supervisors install it.
 `session_timeout`: A daemon that is out of touch with ZooKeeper or PostgreSQL for this long counts as gone; in a folder, one
 that has ended.
-`include`: A file or folder beside the module that is packed too. Repeatable.
 """
 
 from __future__ import annotations
@@ -76,8 +74,8 @@ def feed_position(since: str | None) -> str | None:
         return None if since is None else str(FeedPosition.of(since))
 
 
-def option(help: str, metavar: str | None, *names: str, show_default: bool | str = False, **more: Any) -> Any:
-    """Return an option; its default is not shown, as None says nothing, or in the words of `show_default`."""
+def option(help: str, metavar: str | None, *names: str, show_default: bool | str = True, **more: Any) -> Any:
+    """Return an option; its default is shown unless it is None, or in the words of `show_default`."""
     return typer.Option(*names, metavar=metavar, help=help, show_default=show_default, **more)
 
 
@@ -89,25 +87,12 @@ def from_environment(variable: str, help: str, show_default: str, metavar: str =
     return option(help, metavar, show_default=show_default, envvar=variable, show_envvar=True)
 
 
-def host(help: str, show_default: bool | str = True) -> Any:
-    return option(help, "HOST", show_default=show_default)
-
-
 def port(help: str, show_default: bool | str = True) -> Any:
     return option(help, "PORT", show_default=show_default, min=0, max=65535)
 
 
 def flag(name: str, help: str, *short: str) -> Any:
     return typer.Option(name, *short, help=help)
-
-
-def number(help: str, least: int = 1, show_default: bool | str = True, **more: Any) -> Any:
-    return option(help, "N", show_default=show_default, min=least, **more)
-
-
-def seconds(help: str, least: float, *names: str, show_default: bool | str = True) -> Any:
-    """Return an option that is a time."""
-    return option(help, "SECONDS", *names, show_default=show_default, min=least)
 
 
 def needs(other: str, is_there: object, **given: object) -> None:
@@ -129,8 +114,6 @@ AsJson = Annotated[bool, flag("--json", "Print JSON.")]
 Token = Annotated[str | None, from_environment("TRIDENT_DRPC_TOKEN", "", "everybody may ask")]
 Topology = Annotated[str, argument("A topology, by its name or its id.", "NAME")]
 Workers = Annotated[int | None, option("How many workers run it: processes of Spark.", "N", "--workers", "-n", min=1)]
-Requirements = Annotated[Path | None, option("", "FILE", exists=True, dir_okay=False)]
-Include = Annotated[list[str] | None, option("", "PATH")]
 
 
 def command(app: typer.Typer, name: str, example: str, panel: str | None = None) -> Callable[[Function], Function]:
@@ -199,22 +182,17 @@ class TopologyOptions:
     log_dir: LogDir = None
     name: SubmittedName = None
 
-    def settings(self) -> Config:
-        from trident.cli.target import settings
-
-        return settings(self.conf or [], {"log_dir": self.log_dir})
-
     def load(self) -> tuple[TridentTopology, Config]:
         """Return the topology and the settings; what is wrong with these is said before the module is imported."""
-        from trident.cli.target import load_topology
+        from trident.cli.target import load_topology, settings
 
-        config = self.settings()
+        config = settings(self.conf or [], {"log_dir": self.log_dir})
         return load_topology(self.target, self.name), config
 
     def load_both(self, new: str) -> tuple[TridentTopology, TridentTopology, Config]:
-        from trident.cli.target import load_both
+        from trident.cli.target import load_both, settings
 
-        config = self.settings()
+        config = settings(self.conf or [], {"log_dir": self.log_dir})
         return *load_both(self.target, new, self.name), config
 
 

@@ -206,6 +206,16 @@ def _log_as_json(level: int) -> _JsonLines:
     return handler
 
 
+def log_for_page() -> None:
+    """Log from INFO on, for the page; what goes to standard error stays as it is."""
+    root, ours, events = (logging.getLogger(name) for name in ("", "trident", "trident.events"))
+    level, always = root.level, events.name if events.level else ""
+    if ours.getEffectiveLevel() > logging.INFO:
+        for handler in root.handlers:
+            handler.addFilter(lambda record: record.levelno >= level or record.name == always)
+        ours.setLevel(logging.INFO)
+
+
 class _JsonLines(logging.StreamHandler[TextIO]):
     """Writes lines of JSON; knows the error that ended a topology, which is raised as well, to report it once."""
 
@@ -406,7 +416,6 @@ def _troubles(status: dict[str, Any]) -> list[str]:
 
 
 def _align(lines: Sequence[str]) -> list[str]:
-    parts = [line.split(": ", 1) for line in lines]
-    columns = [(name, *figures.partition(", ")[::2]) for name, figures in parts]
+    columns = [(name, *figures.partition(", ")[::2]) for name, figures in [line.split(": ", 1) for line in lines]]
     wide, wide_rate = (max((len(each[number]) for each in columns), default=0) for number in (0, 1))
     return [f"  {name:<{wide}}  {rate:>{wide_rate}}  {more}".rstrip() for name, rate, more in columns]

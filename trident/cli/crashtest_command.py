@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from trident.cli.commands import AsJson, argument, command, local_folder, number, option, seconds
+from trident.cli.commands import AsJson, argument, command, local_folder, option
 from trident.cli.console import print_json, problems, say, show, unwinding_on_signals, wrong_use
 from trident.crashtest import (
     USUAL,
@@ -44,6 +44,7 @@ class CrashOptions:
     `reset`: A shell command, run in the copy before each run: empties what earlier runs left.
     `copy`: The database of --table, or its MODULE:FUNCTION: confirms that it is a copy which may be overwritten.
     `folder`: The job's folder; each run has a copy of it as its working directory.
+    `idle`: Stop a job that does not end after so long without a batch.
     `moment`: When it is killed: after, line, time, before, committed, uncommitted or older. Repeatable.
     """
 
@@ -51,16 +52,16 @@ class CrashOptions:
     table_name: Annotated[str, option("", "TABLE", "--table")]
     key: Annotated[list[str] | None, option("", "COLUMN")] = None
     ignore: Annotated[list[str] | None, option("A column that differs from run to run. Repeatable.", "COLUMN")] = None
-    reset: Annotated[str, option("", "COMMAND")] = ""
-    copy: Annotated[str, option("", "NAME")] = ""
+    reset: Annotated[str, option("", "COMMAND", show_default=False)] = ""
+    copy: Annotated[str, option("", "NAME", show_default=False)] = ""
     folder: Annotated[
         Path, option("", "DIR", show_default="the current one", exists=True, file_okay=False, callback=local_folder)
     ] = Path()
-    kills: Annotated[int, number("How often it is killed.")] = len(USUAL)
+    kills: Annotated[int, option("How often it is killed.", "N", min=1)] = len(USUAL)
     moment: Annotated[list[KillMoment] | None, option("", "MOMENT", show_default="all but older")] = None
     seed: Annotated[int, typer.Option(metavar="N", help="Chooses batches, lines and times.")] = 0
-    timeout: Annotated[float, seconds("How long a run may take, from one start to its end.", 1)] = 300.0
-    idle: Annotated[float, seconds("Stop a job that does not end after so long without a batch.", 1)] = 30.0
+    timeout: Annotated[float, option("How long a run may take, from one start to its end.", "SECONDS", min=1)] = 300.0
+    idle: Annotated[float, option("", "SECONDS", min=1)] = 30.0
     max_copy_mb: Annotated[int, typer.Option(metavar="MB", min=1, help="How large the folder may be.")] = 1000
 
 

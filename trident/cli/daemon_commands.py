@@ -10,7 +10,7 @@ from typing import Annotated, NamedTuple
 import typer
 
 from trident.cli.cluster_commands import PANEL
-from trident.cli.commands import ClusterAndToken, Logs, command, flag, host, number, option, port, seconds
+from trident.cli.commands import ClusterAndToken, Logs, command, flag, option, port
 from trident.cli.console import EndingSignals, json_line, say, say_page
 from trident.extras import needs_package
 from trident.naming import counted
@@ -18,11 +18,10 @@ from trident.naming import counted
 _LOCAL = "127.0.0.1"
 _FIRST_PORT = 6700
 
-Host = Annotated[str, host("The address to answer at, under which other machines reach this one.")]
+Host = Annotated[str, option("The address to answer at, under which other machines reach this one.", "HOST")]
 Port = Annotated[int, port("The port of the page; 0 takes a free one.")]
-Slots = Annotated[int, number("How many topologies may run on this machine.", max=1000)]
-Timeout = Annotated[float, seconds("A driver without a heartbeat for this long is started elsewhere.", 1.0)]
-Session = Annotated[float, seconds("", 1.0)]
+Slots = Annotated[int, option("How many topologies may run on this machine.", "N", min=1, max=1000)]
+Session = Annotated[float, option("", "SECONDS", min=1.0)]
 
 
 app = typer.Typer()
@@ -82,8 +81,8 @@ def nimbus_command(
     host: Host = "127.0.0.1",
     port: Port = 8080,
     code: Annotated[Path | None, option("", "DIR", show_default="code in the cluster's folder")] = None,
-    driver_timeout: Timeout = 15.0,
-    max_deaths: Annotated[int, number("", max=100)] = 20,
+    driver_timeout: Annotated[float, option("", "SECONDS", min=1.0)] = 15.0,
+    max_deaths: Annotated[int, option("", "N", min=1, max=100)] = 20,
     session_timeout: Session = 10.0,
 ) -> int:
     """Run a Nimbus until Ctrl-C: it assigns topologies to supervisors and serves the page and the clients.
@@ -94,6 +93,7 @@ def nimbus_command(
     Exit codes: 1 failed, 2 wrong usage, 130 ended by Ctrl-C, 143 ended by SIGTERM.
 
     `code`: Where the code of topologies is stored; several Nimbuses of a cluster share it.
+    `driver_timeout`: A driver without a heartbeat for this long is started elsewhere.
     `max_deaths`: A topology whose drivers die so often in half an hour, each within a minute, is marked as failed.
     """
     own = of.begin(host)
@@ -184,7 +184,7 @@ def up_command(of: DaemonOptions, port: Port = 8080, slots: Slots = 4) -> int:
 @command(app, "ui", "`trident ui --cluster zookeeper://zk1,zk2,zk3/storm`", PANEL)
 def ui_command(
     of: DaemonOptions,
-    host: Annotated[str, host("The address to serve at.")] = "127.0.0.1",
+    host: Annotated[str, option("The address to serve at.", "HOST")] = "127.0.0.1",
     port: Annotated[int, port("0 takes a free port.")] = 8080,
 ) -> int:
     """Serve the page of a cluster until Ctrl-C. Every Nimbus serves it too; this is for another machine or port.

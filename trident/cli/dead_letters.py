@@ -130,7 +130,6 @@ def export_command(of: LogOptions, letters: Letters = None) -> None:
     """Print dead letters as lines of JSON, all that wait or the ones named: edit `tuple`, then `replay --from FILE`."""
     from trident.read.written_values import plain
 
-    box = of.open()
-    for letter in box.select(letters):
+    for letter in of.open().select(letters):
         facts = {"id": letter.id, "step": letter.failure.step, "error": letter.failure.cause}
         print_json({**facts, "tuple": plain(dict(letter.left_out.values))})

@@ -176,10 +176,9 @@ def _print(
     }
     show([(title, versions[title], each.path) for title, each in found.items()], "", "version", "where")
     say("")
-    told = {
-        name: "see below" if each is here["pyspark"] and each.problem else _finding(each)
-        for name, each in extras.items()
-    }
+    told = {name: _finding(each) for name, each in extras.items()}
+    if here["pyspark"].problem:
+        told["spark"] = "see below"
     uses = [(name, EXTRAS[name].uses, text) for name, text in told.items()]
     uses += [(name, extra.uses, _finding(each)) for name, extra, each in others]
     show([("-", ALWAYS.uses, _finding(here["packages"])), *uses], "extra", "for", "here")

@@ -62,8 +62,7 @@ class LookupAnswer:
             cells = [value[name] for name in self.results] if value is not None and self.results else [value]
             absent = ["–"] * (len(names) + len(results) - len(key) - len(cells))
             rows.append([*(cell(part, is_key=True) for part in key), *absent, *map(cell, cells)])
-        at_right = range(len(names), len(names) + len(results))
-        show(rows, *names, *results, right=at_right, console=console)
+        show(rows, *names, *results, right=range(len(names), len(names) + len(results)), console=console)
 
 
 def read(
@@ -107,8 +106,7 @@ def _list_rows(state: StateReader, node: StateNode, listing: KeyListing) -> tupl
 
 def _keys(topology: TridentTopology, node: StateNode, texts: Sequence[str], listing: KeyListing | None) -> list[Key]:
     fields = node.key_fields
-    aggregated = len(node.value) > 0
-    if aggregated and not fields and (texts or listing):
+    if len(node.value) > 0 and not fields and (texts or listing):
         raise typer.BadParameter(f"state {node.name!r} holds a single value; name no key, and list none")
     if texts and listing:
         raise typer.BadParameter("name keys, or list them with --all, --prefix, --limit or --top; not both")

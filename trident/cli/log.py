@@ -40,9 +40,7 @@ def log(log_dir: str | os.PathLike[str], last: int, as_json: bool, wide: bool = 
         _print(contents, console, wide)
 
 
-def print_history(
-    log_dir: str | os.PathLike[str], first: int, since: datetime | None, as_json: bool, wide: bool = False
-) -> None:
+def print_history(log_dir: str | Path, first: int, since: datetime | None, as_json: bool, wide: bool = False) -> None:
     """Print a line for each batch in the history of a log, from batch `first` and from the time `since` (UTC) on."""
     for record in read_history(log_dir, first, since=since and since.replace(tzinfo=UTC)):
         if as_json:
@@ -204,9 +202,7 @@ def _print(contents: Mapping[str, Any], console: Console, wide: bool) -> None:
 def _print_states(states: Mapping[str, Any], console: Console, wide: bool) -> None:
     rows = []
     for name, state in states.items():
-        marks = [
-            f"{number}: batch {one['txid']} ({_in_words(one['attempt'])})" for number, one in state["sentinels"].items()
-        ]
+        marks = [f"{at}: batch {one['txid']} ({_in_words(one['attempt'])})" for at, one in state["sentinels"].items()]
         most = len(marks) if wide else 8
         shown = ", ".join(marks[:most]) + (f" … ({len(marks)})" if len(marks) > most else "")
         partitions = str(state["partitions"] or "?")
@@ -239,9 +235,7 @@ def _print_commits(commits: list[dict[str, Any]], console: Console, wide: bool) 
     rows = []
     for each in commits:
         offsets = "\n".join(_said(spout, one, wide) for spout, one in each["spouts"].items())
-        touched = "\n".join(
-            f"{state}: {partitions if wide else _short(partitions)}" for state, partitions in each["touched"].items()
-        )
+        touched = "\n".join(f"{name}: {parts if wide else _short(parts)}" for name, parts in each["touched"].items())
         attempt, tuples = _in_words(each["attempt"]), f"{each['counts'].get('tuples', 0):,}"
         rows.append((str(each["txid"]), attempt, _at(each), tuples, *(touched, offsets)[: len(details)]))
     columns = ("batch", "attempt", "committed (UTC)", "tuples", *details)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import shlex
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -25,14 +24,11 @@ from trident.cli.commands import (
     feed_position,
     flag,
     from_environment,
-    host,
     needs,
-    number,
     option,
     port,
-    seconds,
 )
-from trident.cli.console import EndingSignals, LineDisplay, LiveLines, StormLines, problems, say, say_page
+from trident.cli.console import EndingSignals, LineDisplay, LiveLines, StormLines, log_for_page, problems, say, say_page
 from trident.config import Config, Engine, Recovery
 from trident.errors import EnvironmentProblem, RewindError, StoreAwayError
 from trident.naming import counted
@@ -91,13 +87,13 @@ class RunOptions:
     state_recovery: Annotated[Recovery | None, option("", None, show_default="refuse")] = None
     log_dir: LogDir = None
     drpc_port: Annotated[int | None, port("", show_default="they are not served")] = None
-    drpc_host: Annotated[str | None, host("The address to answer at.", _LOCAL)] = None
+    drpc_host: Annotated[str | None, option("The address to answer at.", "HOST", show_default=_LOCAL)] = None
     drpc_token: Token = None
     metrics_port: Annotated[int | None, port("", show_default="they are not served")] = None
-    metrics_host: Annotated[str | None, host("The address to serve metrics at.", _LOCAL)] = None
+    metrics_host: Annotated[str | None, option("The address to serve metrics at.", "HOST", show_default=_LOCAL)] = None
     ui: Annotated[bool, flag("--ui", "Serve a page about the topology while it runs.")] = False
     ui_port: Annotated[int | None, port("The port of the page; 0 takes a free one.", show_default="8080")] = None
-    ui_host: Annotated[str | None, host("", _LOCAL)] = None
+    ui_host: Annotated[str | None, option("", "HOST", show_default=_LOCAL)] = None
     ui_token: Annotated[str | None, from_environment("TRIDENT_TOKEN", "", "one is made and printed")] = None
     log_format: Logs = "text"
 
@@ -167,35 +163,14 @@ def _page(opened: ExitStack, host: str, port: int | None, token: str | None) -> 
 
     @contextmanager
     def show_page(running: Any) -> Iterator[None]:
-        with _logged_for_page():
-            page.show(running)
-            say_page(running.name, host, page.url)
-            if made is not None:
-                say(f"{running.name}: actions on the page need the token {made}")
-            yield
+        log_for_page()
+        page.show(running)
+        say_page(running.name, host, page.url)
+        if made is not None:
+            say(f"{running.name}: actions on the page need the token {made}")
+        yield
 
     return show_page
-
-
-@contextmanager
-def _logged_for_page() -> Iterator[None]:
-    """Log from INFO on, for the page; what goes to standard error stays as it is."""
-    root, ours, events = (logging.getLogger(name) for name in ("", "trident", "trident.events"))
-    always, level, handlers = "" if events.level == logging.NOTSET else events.name, ours.level, list(root.handlers)
-
-    def is_shown(record: logging.LogRecord) -> bool:
-        return record.levelno >= root.level or record.name == always
-
-    if ours.getEffectiveLevel() > logging.INFO:
-        for handler in handlers:
-            handler.addFilter(is_shown)
-        ours.setLevel(logging.INFO)
-    try:
-        yield
-    finally:
-        ours.setLevel(level)
-        for handler in handlers:
-            handler.removeFilter(is_shown)
 
 
 def _run(of: RunOptions, topology: TridentTopology, config: Config, beside: Sequence[Beside], as_json: bool) -> int:
@@ -205,8 +180,7 @@ def _run(of: RunOptions, topology: TridentTopology, config: Config, beside: Sequ
             say(f"{topology.name}: page at {running.ui_url}")
         return running
 
-    display = None if as_json else LineDisplay(problems(), topology.name)
-    running, code = drive(start, of.once, display, beside, as_json)
+    running, code = drive(start, of.once, None if as_json else LineDisplay(problems(), topology.name), beside, as_json)
     if running is None:
         say("stopped before it had started; nothing was changed")
         return code
@@ -310,22 +284,21 @@ def _run_storm(topology: StormTopology, config: StormConfig, beside: Sequence[Be
         return code
     left = running.pending
     ended = f"; {left:,} were still pending and are with their queues" if left else "; nothing was pending"
-    acked = running.status.statistics.over().figures.acked
-    say(f"{config.name}: stopped after {acked:,} acknowledged messages{ended}")
+    say(f"{config.name}: stopped after {running.status.statistics.over().figures.acked:,} acknowledged messages{ended}")
     return code
 
 
 @command(app, "drpc", "`trident drpc examples/word_count.py:topology --port 3774`")
 def drpc_command(
     of: TopologyOptions,
-    host: Annotated[str, host("The address to answer at.")] = "127.0.0.1",
+    host: Annotated[str, option("The address to answer at.", "HOST")] = "127.0.0.1",
     port: Annotated[int, port("0 takes a free port.")] = 3774,
     token: Token = None,
-    timeout: Annotated[float, seconds("How long a request may take.", 0.001)] = 30.0,
-    max_request_bytes: Annotated[int, number("The longest request.")] = 1 << 20,
-    max_concurrency: Annotated[int, number("How many requests may be in flight; more are refused.")] = 512,
-    max_connections: Annotated[int, number("")] = 1024,
-    threads: Annotated[int, number("How many threads answer each function.")] = 1,
+    timeout: Annotated[float, option("How long a request may take.", "SECONDS", min=0.001)] = 30.0,
+    max_request_bytes: Annotated[int, option("The longest request.", "N", min=1)] = 1 << 20,
+    max_concurrency: Annotated[int, option("How many requests may be in flight; more are refused.", "N", min=1)] = 512,
+    max_connections: Annotated[int, option("", "N", min=1)] = 1024,
+    threads: Annotated[int, option("How many threads answer each function.", "N", min=1)] = 1,
 ) -> int:
     """Answer the DRPC functions of a topology over HTTP, beside the process that runs it, without Spark.
 
@@ -359,7 +332,7 @@ def changes_command(
     since: Annotated[str | None, option("", "TXID", callback=feed_position)] = None,
     snapshot: Annotated[bool, flag("--snapshot", "Begin with the rows of the state.")] = False,
     follow: Annotated[bool, flag("--follow", "Wait for what is still to come.", "-f")] = False,
-    host: Annotated[str | None, host("The address to serve events at.", "127.0.0.1")] = None,
+    host: Annotated[str | None, option("The address to serve events at.", "HOST", show_default="127.0.0.1")] = None,
     port: Annotated[int | None, port("Serve events over HTTP; 0 takes a free port.", show_default=False)] = None,
     token: Token = None,
 ) -> int | None:
@@ -384,7 +357,8 @@ def changes_command(
         raise typer.BadParameter("say where to begin: --since TXID, --snapshot, or --follow for changes from now on")
     topology, config = of.load()
     if port is not None:
-        return serve_changes(topology, config, state, host or "127.0.0.1", port, token)
+        what = f"{topology.name}: changes of {state}"
+        return serve_changes(lambda since: changes(topology, state, since, config), what, host or _LOCAL, port, token)
     with changes(topology, state, since, config) as feed:
         print_changes(feed, snapshot, follow)
     return None

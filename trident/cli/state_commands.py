@@ -21,7 +21,6 @@ from trident.cli.commands import (
     argument,
     command,
     flag,
-    number,
     option,
 )
 from trident.cli.console import LiveLines, cell, print_json, print_line, problems, results, say, show, wrong_use
@@ -136,7 +135,7 @@ def why_command(
     state: StateName,
     key: Annotated[str | None, argument("", "KEY")] = None,
     last: Annotated[int | None, option("The last N batches that wrote it.", "N", min=1)] = None,
-    rows: Annotated[int, number("Print up to N rows of each batch, as they reached the state.", 0)] = 0,
+    rows: Annotated[int, option("Print up to N rows of each batch, as they reached the state.", "N", min=0)] = 0,
     wide: Wide = False,
     as_json: AsJson = False,
 ) -> None:
@@ -162,7 +161,7 @@ def why_command(
 def rehearse_command(
     of: TopologyOptions,
     to: Annotated[str, option("The topology as its new code declares it.", "MODULE:TOPOLOGY")],
-    last: Annotated[int, number("Run the last N batches, as far as they are kept.")] = 100,
+    last: Annotated[int, option("Run the last N batches, as far as they are kept.", "N", min=1)] = 100,
     as_json: AsJson = False,
 ) -> int:
     """Show which totals new code would change, before it runs: a dry run of the last batches with the former and the new code.
@@ -304,8 +303,7 @@ def _print_origin(origin: ValueOrigin, as_json: bool, wide: bool) -> None:
     if origin.count is not None:
         how = ", reduced" if origin.partial is None else f": {cell(origin.partial)}"
         made_of = counted(origin.count, "row") + how
-    what = f"{cell(origin.before)} -> {cell(origin.after)} ({made_of})"
-    print_line(commit_line(origin.batch, what, wide))
+    print_line(commit_line(origin.batch, f"{cell(origin.before)} -> {cell(origin.after)} ({made_of})", wide))
     for row in origin.rows:
         print_line(f"    {json.dumps(plain(row), ensure_ascii=False)}")
 

@@ -37,12 +37,13 @@ NOT_YET = 4  # the exit code if a topology was submitted or upgraded, and did no
 
 @dataclass(frozen=True)
 class Code:
-    """What is packed: the arguments of `make_package`, and the settings."""
+    """What is packed: the arguments of `make_package`, the settings, and how long its driver is awaited (None: it is not)."""
 
     target: str
     include: Sequence[str]
     requirements: Path | None
     conf: Mapping[str, str]
+    wait_s: float | None = None
 
     def package(self, name: str = "") -> TopologyPackage:
         """Make the package; what is wrong with the target or the settings is a wrong use of the command."""
@@ -59,9 +60,7 @@ class Code:
         return {**log, **settings_of_environment(), **self.conf}
 
 
-def submit(
-    client: ClusterClient, code: Code, name: str, workers: int | None, wait_s: float | None, as_json: bool
-) -> None:
+def submit(client: ClusterClient, code: Code, name: str, workers: int | None, as_json: bool) -> None:
     package = code.package(name)
     wanted = name or package.manifest.name
     if any(each.base.storm_name == wanted and each.base.status.kind != "killed" for each in client.topologies()):
@@ -77,15 +76,12 @@ def submit(
         say(f"submitted {wanted} as {storm_id}")
     if of_run is not None:
         say(f"{wanted}: {of_run(client.show(storm_id).base.log_dir)}", console=problems() if as_json else None)
-    if wait_s is not None:
-        _await_active(client, storm_id, package.sha256, wait_s, f"it stays submitted: `trident show {wanted}`")
+    _await_active(client, storm_id, package.sha256, code.wait_s, f"it stays submitted: `trident show {wanted}`")
     if as_json:
         print_json(client.show(storm_id).as_json())
 
 
-def upgrade(
-    client: ClusterClient, topology: str, code: Code, keep_conf: bool, wait_s: float | None, as_json: bool
-) -> None:
+def upgrade(client: ClusterClient, topology: str, code: Code, keep_conf: bool, as_json: bool) -> None:
     base = client.show(topology).base
     package = code.package(base.storm_name)
     if base.kind == package.manifest.kind == "trident":
@@ -100,15 +96,13 @@ def upgrade(
             say(f"{done['name']}: it already has this code and these settings; nothing was done")
         for note in done["notes"]:
             say(f"{done['name']}: {note}")
-    if wait_s is not None:
-        _await_active(client, done["id"], package.sha256, wait_s, f"the upgrade goes on: `trident show {done['name']}`")
+    left = f"the upgrade goes on: `trident show {done['name']}`"
+    _await_active(client, done["id"], package.sha256, code.wait_s, left)
     if as_json:
         print_json(done)
 
 
-def rehearse_package(
-    client: ClusterClient, topology: str, code: Code, keep_conf: bool, batches: int, as_json: bool
-) -> int:
+def rehearse_code(client: ClusterClient, topology: str, code: Code, keep_conf: bool, last: int, as_json: bool) -> int:
     """Say which totals new code would change, as `rehearse`, with the code at work; returns the exit code."""
     base = client.show(topology).base
     if base.kind != "trident":
@@ -117,7 +111,7 @@ def rehearse_package(
     with tempfile.TemporaryDirectory(prefix="trident-rehearsal-") as place:
         packages = {"former": client.package_of(topology), "new": package.data}
         former, new = (_load(data, Path(place, name).resolve(), base.storm_name) for name, data in packages.items())
-        return rehearse(former, new, _settings(base, code, package, keep_conf), batches, as_json)
+        return rehearse(former, new, _settings(base, code, package, keep_conf), last, as_json)
 
 
 def _settings(base: StormBase, code: Code, package: TopologyPackage, keep_conf: bool) -> Config:
@@ -132,7 +126,7 @@ def _ask_stores(base: StormBase, package: TopologyPackage, config: Config) -> No
             former = Meaning.of_log(reader.refresh().declared) if reader.is_there() else None
     except (LogError, EnvironmentProblem):  # away, or of a server whose package is not here
         return
-    compared = None if former is None else compare(former, Meaning.of_package(package.manifest.meaning))
+    compared = None if former is None else compare(former, Meaning.of_log(package.manifest.meaning))
     if compared is None or compared.refused or not compared.evolutions:
         return
     from trident.read.open_partitions import refused_by_stores  # Arrow with it, which few upgrades need
@@ -184,8 +178,10 @@ def _upload(package: TopologyPackage, as_json: bool) -> Iterator[Callable[[int],
         yield lambda sent: bar.advance(task, sent)
 
 
-def _await_active(client: ClusterClient, storm_id: str, sha256: str, wait_s: float, left: str) -> None:
-    """Wait until the driver of the newest generation is active, and say what happens meanwhile."""
+def _await_active(client: ClusterClient, storm_id: str, sha256: str, wait_s: float | None, left: str) -> None:
+    """Wait until the driver of the newest generation is active, and say what happens meanwhile; None: do not wait."""
+    if wait_s is None:
+        return
     until, said = time.monotonic() + wait_s, {""}
     try:
         while True:

@@ -114,9 +114,7 @@ def _recent_deaths(picture: Picture, storm_id: str, base: StormBase) -> list[Dri
     return [each for each in of_it if died_at(each) >= since]
 
 
-def _verdict(
-    storm_id: str, base: StormBase, deaths: Sequence[DriverDeath], max_deaths: int
-) -> MarkFailed | RollBack | None:
+def _verdict(storm_id: str, base: StormBase, deaths: Sequence[DriverDeath], max_deaths: int) -> Decision | None:
     fatal = [each for each in deaths if each.fatal]
     young = [each for each in deaths if each.ran_secs < _YOUNG_S]
     if not fatal and len(young) < max_deaths:
@@ -235,11 +233,7 @@ class DriverHealth:
         start = assignment.start_time_secs
         beat_secs = beat.time_secs if beat is not None and beat.start_time_secs == start else None
         before = self._seen.get(name)
-        if (
-            before is None
-            or before.start_time_secs != start
-            or (beat_secs is not None and beat_secs != before.beat_secs)
-        ):
+        if before is None or before.start_time_secs != start or beat_secs not in (None, before.beat_secs):
             return _Seen(start, beat_secs, now)
         return before
 

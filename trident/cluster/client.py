@@ -115,8 +115,7 @@ class ClusterClient(Closes):
         if executors:
             options["executors"] = dict(executors)
         # A rebalance may be a new driver, so one whose answer was lost is not sent again.
-        path = f"{self._path(topology)}/rebalance/{wait_s}"
-        self._ask("POST", path, again=False, json={"rebalanceOptions": options})
+        self._ask("POST", f"{self._path(topology)}/rebalance/{wait_s}", again=False, json={"rebalanceOptions": options})
 
     def topologies(self) -> list[TopologyOverview]:
         found = [with_last_error(self.cluster, each) for each in overviews(self.cluster)]

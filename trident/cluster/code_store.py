@@ -34,7 +34,7 @@ from trident.cluster.package_archive import (
 from trident.errors import BadPackage, ClusterError, RequirementsFailed
 from trident.extras import pyspark_version
 from trident.roles import close_on_error
-from trident.servers.local_processes import sync_directory
+from trident.servers.local_processes import run_captured, sync_directory
 
 logger = logging.getLogger(__name__)
 
@@ -268,15 +268,7 @@ def _install(requirements: str, pins: str, folder: Path, into: Path) -> None:
 
 
 def _try_command(command: list[str]) -> str | None:
-    done = subprocess.run(
-        command,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=_INSTALL_S,
-        check=False,
-    )
+    done = run_captured(command, errors="replace", timeout=_INSTALL_S)
     return (done.stdout + done.stderr).strip() if done.returncode else None
 
 

@@ -65,8 +65,7 @@ class Orders:
         base = self._cluster.storm_base(self._order.storm_id, watch=True)
         assignment = self._cluster.assignment_info(self._order.storm_id, watch=True)
         mine = ((self._order.node, self._order.port), self._order.start_time_secs)
-        is_mine = assignment is not None and (tuple(assignment.slot), assignment.start_time_secs) == mine
-        return base if is_mine else None
+        return base if assignment is not None and (tuple(assignment.slot), assignment.start_time_secs) == mine else None
 
     def note_proof(self, base: StormBase, log_dir: str | None) -> StormBase:
         """Note before the start of new code what its log says of it, see above; returns the record."""

@@ -67,34 +67,30 @@ class DriverSlot:
         self._last: Wanted | None = None
         self._hindrance = ""  # what was reported last
         self._fetched: Future[UnpackedCode] | None = None
-        if self.driver is not None:
-            logger.info(
-                "slot %d: adopted the driver of %s, process %d", port, self.driver.order.storm_id, self.driver.pid
-            )
+        if (driver := self.driver) is not None:
+            logger.info("slot %d: adopted the driver of %s, process %d", port, driver.order.storm_id, driver.pid)
 
     @property
     def is_busy(self) -> bool:
         return self.driver is not None
 
     def look(self, now: float, now_secs: float) -> None:
-        if self.driver is None or not self.driver.has_ended():
-            if self._ends_by is not None and now > self._ends_by and self.driver is not None:
-                logger.warning(
-                    "slot %d: the driver of %s does not end; it is killed", self.port, self.driver.order.storm_id
-                )
-                self.driver.kill()
+        driver, was_ordered = self.driver, self._ends_by is not None
+        if driver is None or not driver.has_ended():
+            if driver is not None and self._ends_by is not None and now > self._ends_by:
+                logger.warning("slot %d: the driver of %s does not end; it is killed", self.port, driver.order.storm_id)
+                driver.kill()
             return
-        ended, was_ordered = self.driver, self._ends_by is not None
         self.driver, self._ends_by = None, None
-        end = DriverEnd.read(Path(ended.order.end_file))
+        end = DriverEnd.read(Path(driver.order.end_file))
         if was_ordered:
             return
         if end is not None and end.told:  # the cluster ordered it; if it is still wanted here, that is about to change
             self._pause(now, 0.0)
             return
-        death = self._death(ended, end, now_secs)
-        logger.warning("slot %d: the driver of %s died: %s", self.port, ended.order.storm_id, death.reason)
-        self._note(now, ended.order.storm_id, death)
+        death = self._death(driver, end, now_secs)
+        logger.warning("slot %d: the driver of %s died: %s", self.port, driver.order.storm_id, death.reason)
+        self._note(now, driver.order.storm_id, death)
 
     def want(self, now: float, wanted: Wanted | None) -> None:
         if wanted != self._last:

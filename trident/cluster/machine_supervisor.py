@@ -60,8 +60,7 @@ class MachineSupervisor:
             self._fetching = ThreadPoolExecutor(2, thread_name_prefix="trident-fetch")
             self._unreported: list[tuple[str, DriverDeath | ErrorInfo]] = []
             # An address that means the same in every working directory.
-            where = str(cluster_at(address))
-            shared = (self.folder, where, host, self._code, self._fetching, self._unreported)
+            shared = (self.folder, str(cluster_at(address)), host, self._code, self._fetching, self._unreported)
             self.slots = {port: DriverSlot(port, *shared) for port in ports}
             self._open = opened.pop_all()
         self._wanted: dict[int, Wanted] = {}

@@ -33,7 +33,6 @@ from trident.cluster_state.cluster_records import (
     NodePort,
     StormBase,
     WantedStatus,
-    WorkerHeartbeat,
     machine_names,
 )
 from trident.cluster_state.storm_cluster_state import LEADER, NIMBUSES, StormClusterState
@@ -139,14 +138,13 @@ class Nimbus:
         # What is left of a forgotten topology holds no slot.
         assignments = {name: each for name, each in assignments.items() if name in bases}
         heartbeats = cluster.heartbeats_at({name: each.slot for name, each in assignments.items()})
-        beats: dict[str, WorkerHeartbeat | None] = {name: heartbeats.get(name) for name in assignments}
         beating = {
-            name: (beat := beats[name]) is not None and beat.start_time_secs == each.start_time_secs
+            name: (beat := heartbeats.get(name)) is not None and beat.start_time_secs == each.start_time_secs
             for name, each in assignments.items()
         }
         cluster.supervisors(watch=True)
         now_secs, supervisors = time.time(), cluster.all_supervisor_info()
-        health = self._health.observe(time.monotonic(), assignments, beats)
+        health = self._health.observe(time.monotonic(), assignments, heartbeats)
         deaths, most = cluster.all_deaths(), self._max_deaths
         return Picture(now_secs, bases, assignments, supervisors, health, beating, deaths, most)
 

@@ -28,6 +28,10 @@ _ACTIONS: Mapping[StatusKind, list[Action]] = {
 }
 """What can be done to a topology, by the status of its record."""
 
+_WITHOUT_DRIVER: Mapping[str, Page] = {
+    "visualization": {"nodes": [], "edges": []}, "series": {}, "batches": {"batches": []}, "dead-letters": {"deadLetters": []},
+}  # fmt: skip
+
 
 class ClusterOverview:
     """`ClusterPages` of a cluster, which threads may share; without `act` they can only be read."""
@@ -129,12 +133,8 @@ class ClusterOverview:
 
 
 def _urgency(row: Page) -> tuple[int, int]:
-    statuses, tones = ("FAILED", "WAITING"), ("bad", "warn")
     status, tone = row["status"], row["verdict"]["tone"]
-    return (
-        statuses.index(status) if status in statuses else len(statuses),
-        tones.index(tone) if tone in tones else len(tones),
-    )
+    return {"FAILED": 0, "WAITING": 1}.get(status, 2), {"bad": 0, "warn": 1}.get(tone, 2)
 
 
 class ClusterTopologyPages:
@@ -169,29 +169,19 @@ class ClusterTopologyPages:
         }
         return seen.with_verdict({**settings, **page, **known})
 
-    def component(self, component: str, window_s: int = 0) -> Page:
-        page = self._driver().component(component, window_s)
-        recent = [_error(each) for each in self._cluster.errors(self._id, component)]
-        return {**page, "componentErrors": recent or page.get("componentErrors", [])}
-
-    def visualization(self, window_s: int = 0) -> Page:
+    def view(self, name: str, window_s: int = 0) -> Page:
+        what, _, component = name.partition("/")
         _, driver = self._look_up()
-        return {"nodes": [], "edges": []} if driver is None else driver.visualization(window_s)
-
-    def series(self, window_s: int = 0) -> Page:
-        _, driver = self._look_up()
-        return {} if driver is None else driver.series(window_s)
-
-    def batches(self) -> Sequence[Page]:
-        _, driver = self._look_up()
-        return [] if driver is None else driver.batches()
+        if driver is None and what in _WITHOUT_DRIVER:
+            return dict(_WITHOUT_DRIVER[what])
+        page = self._driver().view(name, window_s)
+        if what == "component":
+            recent = [_error(each) for each in self._cluster.errors(self._id, component)]
+            page["componentErrors"] = recent or page.get("componentErrors", [])
+        return page
 
     def lookup(self, state: str, key: Sequence[Any]) -> Page:
         return self._driver().lookup(state, key)
-
-    def dead_letters(self) -> Page:
-        _, driver = self._look_up()
-        return {"deadLetters": []} if driver is None else driver.dead_letters()
 
     def act(self, action: Action, parameters: Mapping[str, Any]) -> Page:
         if self._overview.act is None:

@@ -97,9 +97,8 @@ class Submissions:
             if base.status.kind == "failed":
                 reason = base.status.reason or "its driver failed"
                 raise ClusterError(f"topology {base.storm_name!r} does not run: {reason}")
-            return (
-                base if base.status.kind == "inactive" else replace(base, status=WantedStatus("inactive", time.time()))
-            )
+            is_inactive = base.status.kind == "inactive"
+            return base if is_inactive else replace(base, status=WantedStatus("inactive", time.time()))
 
         return self._change(topology, "deactivated", change)
 
@@ -182,9 +181,7 @@ class Submissions:
 
     def remove_unused_code(self) -> list[str]:
         """Remove the packages that no topology runs or may return to, and that are not new; returns their hashes."""
-        used = {
-            each for base in self.cluster.all_bases().values() for each in (base.code_hash, base.previous_code_hash)
-        }
+        used = {one for base in self.cluster.all_bases().values() for one in (base.code_hash, base.previous_code_hash)}
         return self.code.remove_unused(used)
 
     def _manifest(self, sha256: str) -> PackageManifest:
@@ -224,7 +221,7 @@ class Submissions:
             return UpgradeCheck(False, (f"not compared with the log: {error}. The driver does that when it starts",))
         if before is None:
             return UpgradeCheck(False, (f"not compared with the log: there is none in {log_dir} yet",))
-        compared = compare(before, Meaning.of_package(manifest.meaning))
+        compared = compare(before, Meaning.of_log(manifest.meaning))
         if not settings.allow_changed_topology:
             refuse_changes(name, "its log", compared.refused)
         taken = [f"{change.text}; taken as it is, because allow_changed_topology is set" for change in compared.refused]

@@ -94,12 +94,11 @@ class TopologyOverview:
         return judged
 
     def with_verdict(self, said: Page) -> Page:
-        page = {**said, **self.facts()}
-        why = {
-            "statusReason": first_line(self.base.status.reason) or self.why_waiting,
-            "driverDied": first_line(self.driver_died),
+        page, reason = {**said, **self.facts()}, first_line(self.base.status.reason) or self.why_waiting
+        return {
+            **page,
+            "verdict": verdict({**page, "statusReason": reason, "driverDied": first_line(self.driver_died)}),
         }
-        return {**page, "verdict": verdict({**page, **why})}
 
     def facts(self) -> Page:
         now, base, assigned, beat = time.time(), self.base, self.assignment, self.heartbeat
@@ -184,11 +183,8 @@ def _overview(
     # A slot keeps the last heartbeat of the driver that had it before.
     if assigned is not None and beat is not None and beat.start_time_secs != assigned.start_time_secs:
         read = replace(read, heartbeat=None)
-    died = max(
-        cluster.errors(read.storm_id, DRIVER) if read.status == "STARTING" else (),
-        key=lambda each: each.time_secs,
-        default=None,
-    )
+    errors = cluster.errors(read.storm_id, DRIVER) if read.status == "STARTING" else []
+    died = max(errors, key=lambda each: each.time_secs, default=None)
     return replace(
         read,
         why_waiting=why if read.status == "WAITING" else "",
@@ -215,9 +211,7 @@ def first_line(error: str) -> str:
     return f"{lines[0]} {lines[-1].strip()}" if lines[0].endswith(":") else lines[0]
 
 
-def why_waiting(
-    cluster: StormClusterState, assignments: Mapping[str, Assignment], leader: Mapping[str, Any] | None
-) -> str:
+def why_waiting(cluster: StormClusterState, assignments: Mapping[str, Assignment], leader: object) -> str:
     if leader is None:
         return "no Nimbus leads the cluster, so it is not assigned"
     supervisors = cluster.all_supervisor_info()

@@ -92,8 +92,7 @@ class ClusterState:
 
     def set_data(self, path: str, data: bytes) -> None:
         """Set a node's data; a node that does not exist is created, persistent, and the nodes above it."""
-        put = Put(path, data)
-        while self._change(put, durable=False) == "missing":
+        while self._change(Put(path, data), durable=False) == "missing":
             if self._create(Create(path, data), durable=False):
                 return
 
@@ -114,8 +113,7 @@ class ClusterState:
 
     def delete_node(self, path: str) -> None:
         """Delete a node and all below it; harmless if there is none."""
-        node = Delete(path)
-        while self._change(node) == "not empty":  # what is created below meanwhile is found the next time
+        while self._change(Delete(path)) == "not empty":  # what is created below meanwhile is found the next time
             below, level = list[str](), [path]
             while level:
                 names = zip(level, self._nodes.names(level), strict=True)
@@ -275,8 +273,7 @@ class StormClusterState:
             self.state.delete_node(node_at(root, storm_id))
         base = self.storm_base(storm_id)
         if base is not None:
-            has_name = self.storm_of_name(base.storm_name) == storm_id
-            name = [node_at(_NAMES, base.storm_name)] if has_name else []
+            name = [node_at(_NAMES, base.storm_name)] if self.storm_of_name(base.storm_name) == storm_id else []
             self.state.delete_all([*name, node_at(_STORMS, storm_id)])
 
     def remove_late(self) -> None:

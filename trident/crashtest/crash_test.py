@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -26,6 +25,7 @@ from trident.crashtest.job_run import (
 from trident.crashtest.table_rows import Comparison, Row, RowDifference, Table
 from trident.errors import ConfigError, TridentError
 from trident.naming import counted
+from trident.servers.local_processes import run_captured
 
 
 class TrialOutcome(StrEnum):
@@ -204,15 +204,7 @@ class CrashTest:
         copy_folder(self.folder, folder, self.most_bytes, self.on_progress)
         try:
             if self.reset:
-                done = subprocess.run(
-                    self.reset,
-                    shell=True,
-                    cwd=folder,
-                    capture_output=True,
-                    text=True,
-                    stdin=subprocess.DEVNULL,
-                    check=False,
-                )
+                done = run_captured(self.reset, shell=True, cwd=folder)
                 if done.returncode:
                     said = (done.stderr or done.stdout).strip()
                     raise TridentError(f"--reset failed with exit code {done.returncode}: {said}")

@@ -20,7 +20,7 @@ from typing import Any
 
 from trident.crashtest import injected
 from trident.errors import TridentError
-from trident.servers.local_processes import kill_job
+from trident.servers.local_processes import kill_job, scratch_environment
 
 LEFT_OUT = (".git", ".venv", "venv", "node_modules", "__pycache__", ".mypy_cache", ".pytest_cache", ".ruff_cache")
 """Folders that no job reads or writes."""
@@ -86,8 +86,7 @@ def choose(calls: Sequence[FunctionCall], kills: int, moments: Sequence[KillMome
     for moment in islice(cycle(moment for moment in KillMoment if moment in moments), kills):
         found = [point for _ in range(20) if (point := _point(moment, calls, chance)) is not None]
         fresh = [point for point in found if point not in points]
-        other_line = [point for point in fresh if _line(point, calls) not in lines]
-        points += (other_line or fresh or found)[:1]
+        points += ([point for point in fresh if _line(point, calls) not in lines] or fresh or found)[:1]
         lines.update(filter(None, [_line(point, calls) for point in points[-1:]]))
     return points
 
@@ -169,13 +168,8 @@ class JobCopy:
     def environment(self, asked: Mapping[str, Any]) -> dict[str, str]:
         first = str(Path(next(iter(injected.__path__))).absolute())
         path = os.pathsep.join([first, *filter(None, [os.environ.get("PYTHONPATH")])])
-        place = {"TMPDIR": str(self.scratch), "SPARK_LOCAL_DIRS": str(self.scratch)}
-        # A run is short, and would spend most of its time on compiling Spark.
-        java = ["-XX:TieredStopAtLevel=1", os.environ.get("JAVA_TOOL_OPTIONS", "")]
-        if len(str(self.scratch)) <= 60:  # the path of a socket, which Spark has there, is of a limited length
-            java.append(f"-Djava.io.tmpdir={self.scratch}")
-        place["JAVA_TOOL_OPTIONS"] = " ".join(filter(None, java))
-        return {**os.environ, **place, "PYTHONPATH": path, "TRIDENT_CRASHTEST": json.dumps(asked)}
+        told = {"PYTHONPATH": path, "TRIDENT_CRASHTEST": json.dumps(asked)}
+        return {**os.environ, **scratch_environment(self.scratch), **told}
 
 
 @dataclass

@@ -6,7 +6,6 @@ import csv
 import json
 import os
 import sqlite3
-import subprocess
 import sys
 import tempfile
 from collections import Counter, defaultdict
@@ -20,6 +19,7 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit, u
 from trident.errors import ConfigError, TridentError, describe
 from trident.extras import needs_package
 from trident.redaction import redacted
+from trident.servers.local_processes import run_captured
 
 Row = Mapping[str, Any]
 """A row: its columns by name."""
@@ -212,10 +212,7 @@ def _rows_of_function(table: Table, folder: Path) -> list[Row]:
     module, _, function = table.place.partition(":")
     with tempfile.TemporaryDirectory() as place:
         result = Path(place, "rows.json")
-        command = [sys.executable, "-c", _CALL, module, function, str(result)]
-        done = subprocess.run(
-            command, cwd=folder, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False
-        )
+        done = run_captured([sys.executable, "-c", _CALL, module, function, str(result)], cwd=folder)
         if done.returncode:
             raise TridentError(
                 f"{table.name}() gave no rows for the table: {(done.stderr.strip().splitlines() or ['it said nothing'])[-1]}. "
@@ -245,9 +242,7 @@ class Comparison:
     key: Sequence[str] = ()
     ignored: Sequence[str] = ()
 
-    def differences(
-        self, expected: Sequence[Mapping[str, Any]], found: Sequence[Mapping[str, Any]]
-    ) -> list[RowDifference]:
+    def differences(self, expected: Sequence[Row], found: Sequence[Row]) -> list[RowDifference]:
         """Return the keys that differ, in order; `ConfigError` if a column of the key is not in the table."""
         one, other = self._count_by_key(expected), self._count_by_key(found)
         return [
@@ -256,7 +251,7 @@ class Comparison:
             if one[key] != other[key]
         ]
 
-    def _count_by_key(self, rows: Sequence[Mapping[str, Any]]) -> defaultdict[str, Counter[str]]:
+    def _count_by_key(self, rows: Sequence[Row]) -> defaultdict[str, Counter[str]]:
         grouped: defaultdict[str, Counter[str]] = defaultdict(Counter)
         for row in rows:
             if missing := [name for name in self.key if name not in row]:

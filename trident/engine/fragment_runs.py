@@ -58,8 +58,8 @@ class TaskOutput:
     what became of them.
     `written`: by state and partition, the marks of the keys that tasks have written, where any partition may write any key.
     `staged`: by state and partition, what the driver has yet to publish; see `State.stage`.
-    `timers`: before which times no timer by the time of the batch is due in the partitions that tasks have committed, in
-    milliseconds since 1970.
+    `timers`: before which times no window by the time of the batch ends, and no timer is due, in the partitions that tasks have
+    committed, in milliseconds since 1970.
     `fenced`: the arguments of the `FencedError`, if the task failed because a store refused the writers of this driver.
     `kept`: what the runner needs to commit in a later job; Spark keeps the rows as long as this is referred to.
     `figures`: by entry, what the passes over its fragment counted; see `Figures`.

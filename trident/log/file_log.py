@@ -9,8 +9,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn, Self
@@ -101,7 +100,6 @@ class FileLog(DurableLog):
         *,
         segment_bytes: int = 4 << 20,
         history: Retention | None = None,
-        clock: Callable[[], float] = time.time,
     ) -> Self:
         """Open the log in the directory `path`, or make one there, and become its writer; after an error nothing was changed.
 
@@ -115,7 +113,7 @@ class FileLog(DurableLog):
             reader = LogReader(directory)
             claim, state = claim_log(
                 directory, topology, lambda: reader.read_all() if exists(directory) else None,
-                lambda: Claim.take(directory, takeover, clock), history,
+                lambda: Claim.take(directory, takeover), history,
             )  # fmt: skip
             log = cls(directory, claim, state, segment_bytes)
             with close_on_error(log.close):

@@ -16,7 +16,6 @@ import os
 import re
 import secrets
 import socket
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -92,14 +91,14 @@ class Claim:
         _held_here.add(self._file)
 
     @classmethod
-    def take(cls, directory: Path, takeover: bool, clock: Callable[[], float]) -> Claim:
+    def take(cls, directory: Path, takeover: bool) -> Claim:
         """Claim the next epoch. `LogHeldError`: another process is the writer, or has claimed at the same time."""
         before = list_log(directory)
         if not takeover and before.claims and (holder := held_by(directory, before.claims[-1])) is not None:
             here = _file_at(str(_claim_path(directory, before.claims[-1]))) in _held_here
             raise (AlreadyRunningError if here else LogHeldError)(str(directory), holder)
         epoch = before.epoch + 1
-        claim = cls(directory, epoch, _create(directory, epoch, clock))
+        claim = cls(directory, epoch, _create(directory, epoch))
         # Another process may have claimed, and swept away, this epoch and more while this process slept.
         highest = list_log(directory).epoch
         if highest > epoch:
@@ -161,12 +160,12 @@ def _claim_path(directory: Path, epoch: int) -> Path:
     return directory / f"epoch-{epoch:08d}"
 
 
-def _create(directory: Path, epoch: int, clock: Callable[[], float]) -> int:
+def _create(directory: Path, epoch: int) -> int:
     temporary = directory / f"epoch-{epoch:08d}.{secrets.token_hex(4)}.tmp"
     fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.write(fd, holder_facts(epoch, clock).encode())
+        os.write(fd, holder_facts(epoch).encode())
         # Unlike an exclusive open, a link makes the name appear once, with its contents and its lock.
         os.link(temporary, _claim_path(directory, epoch))
     except FileExistsError:
@@ -191,8 +190,8 @@ def _describe(directory: Path, epoch: int) -> str:
 # What a claim says of its holder, wherever the log is, as JSON; and whether that process runs on this machine.
 
 
-def holder_facts(epoch: int, clock: Callable[[], float]) -> str:
-    since = datetime.fromtimestamp(clock(), UTC).isoformat(timespec="seconds")
+def holder_facts(epoch: int) -> str:
+    since = datetime.now(UTC).isoformat(timespec="seconds")
     facts = {"pid": os.getpid(), "host": socket.gethostname(), "since": since, "epoch": epoch}
     return json.dumps({**facts, "machine": local_processes.machine(), "started": _start_time(os.getpid())})
 

@@ -18,9 +18,8 @@ from trident.log.lock import SegmentName
 from trident.log.log_interface import TransactionLog, TransactionLogReader
 from trident.log.log_reader import LogReader
 from trident.log.log_state import LogState, header_state
-from trident.log.object_records import ObjectRecords
 from trident.log.postgres_records import PostgresRecords
-from trident.log.record_store import RecordStore
+from trident.log.record_store import ObjectRecords, RecordStore
 from trident.log.records import AdoptRecord, CommitRecord, Record, RenameRecord, record_from_data
 from trident.log.stored_log import StoredLog, StoredReader
 from trident.log.zookeeper_records import ZooKeeperRecords

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from trident.errors import LogError, TridentError
 from trident.extras import needs_package
 from trident.log.log_state import CommittedUpTo
-from trident.log.record_store import HEAD, Head, NotWrittenError, RecordStore
+from trident.log.record_store import HEAD, Chunks, Head, LaterWrites, NotWrittenError, RecordStore
 from trident.nodes.interface import StoredNode
 from trident.servers.log_addresses import PostgresAddress
 from trident.servers.patience import Patience
@@ -111,9 +111,7 @@ class PostgresRecords(RecordStore):
         given = {"id": head.id, "turn": head.turn, "head": head.data, "old_id": before.id, "old_turn": before.turn}
         return "" if self._ask(_CLAIM if before.id else _FIRST_CLAIM, given) else None
 
-    def replace(
-        self, head: Head, chunks: Mapping[str, bytes], committed: CommittedUpTo, beside: Sequence[LaterWrite] = ()
-    ) -> str | None:
+    def replace(self, head: Head, chunks: Chunks, committed: CommittedUpTo, beside: LaterWrites = ()) -> str | None:
         ranges, adopted = committed.winners.ranges, committed.adopted
         given: dict[str, Any] = {
             "id": head.id, "turn": head.turn, "old_turn": head.turn - 1, "head": head.data,
@@ -125,9 +123,7 @@ class PostgresRecords(RecordStore):
             return "" if self._ask(_WRITE, given) or self._ask(_IS_DONE, given) else None
         given["topology"] = self._address.name
         if not self._session.run(
-            lambda connection: (
-                self._write_at_once(given, beside, connection) or self._write_all(given, beside, connection)
-            )
+            lambda on: self._write_at_once(given, beside, on) or self._write_all(given, beside, on)
         ):
             return None
         for one in beside:
@@ -169,9 +165,7 @@ class PostgresRecords(RecordStore):
                 self._address.name, self._address, ", ".join(there), there[0],
             )  # fmt: skip
 
-    def _write_at_once(
-        self, given: Mapping[str, Any], beside: Sequence[LaterWrite], connection: PostgresConnection
-    ) -> bool:
+    def _write_at_once(self, given: Mapping[str, Any], beside: LaterWrites, connection: PostgresConnection) -> bool:
         """Write a record and what is beside it as one statement, if there is one; False: nothing was written."""
         clause = beside[0].clause() if len(beside) == 1 else None
         if clause is None:
@@ -185,9 +179,7 @@ class PostgresRecords(RecordStore):
             return False
         return True
 
-    def _write_all(
-        self, given: Mapping[str, Any], beside: Sequence[LaterWrite], connection: PostgresConnection
-    ) -> bool:
+    def _write_all(self, given: Mapping[str, Any], beside: LaterWrites, connection: PostgresConnection) -> bool:
         """Write records and what is beside them in one transaction, if no earlier try has done so."""
         # That one may not even have ended: the row of the head, which is taken first, is locked until it has.
         refused: LaterWrite | None = None

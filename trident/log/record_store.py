@@ -13,6 +13,7 @@ whose answer was lost may be made again. A chunk is there before a head names it
 
 from __future__ import annotations
 
+import logging
 import re
 import sys
 from abc import abstractmethod
@@ -26,13 +27,20 @@ from trident.log.framing import decode, encode, frame, read_frames
 from trident.log.lock import SegmentName
 from trident.log.log_state import CommittedUpTo
 from trident.nodes.interface import StoredNode
+from trident.nodes.object_store import ObjectStore, Tag
+from trident.servers.log_addresses import ObjectAddress
 from trident.servers.patience import Patience
 from trident.state.kinds import LaterWrite
+
+logger = logging.getLogger(__name__)
 
 FORMAT = "trident-log-head"
 VERSION = 1
 HEAD, CHUNKS = "head", "chunks"
 NO_SEGMENT = SegmentName(0, 0)
+Chunks = Mapping[str, bytes]  # by name
+LaterWrites = Sequence[LaterWrite]
+_ANSWER_S = 15.0  # within which an object store answers
 _CHUNK = re.compile(r"(\d{8,})-(\d{4,})-\d{8,}-[0-9a-f]+(?:\.\d+)*")
 
 
@@ -126,9 +134,7 @@ class RecordStore(Protocol):
         """Make the place ready, and put a head with another claim in place of the one before; as `replace`."""
 
     @abstractmethod
-    def replace(
-        self, head: Head, chunks: Mapping[str, bytes], committed: CommittedUpTo, beside: Sequence[LaterWrite] = ()
-    ) -> Any:
+    def replace(self, head: Head, chunks: Chunks, committed: CommittedUpTo, beside: LaterWrites = ()) -> Any:
         """Make chunks, then put a head in place of the one with its tag; return the new tag, None if another head is there.
 
         `committed`: what is committed then, for stores that other programs ask for it. `beside`: what is written in the same
@@ -172,6 +178,40 @@ class RecordStore(Protocol):
     def abandon(self) -> None:
         """Leave the connection to the process that this one was forked from, whose threads do not exist here."""
         return
+
+
+class ObjectRecords(RecordStore):
+    """The log at an address of an object store: the head is replaced by compare-and-set."""
+
+    head_bytes = 64 << 10
+
+    def __init__(self, address: ObjectAddress) -> None:
+        self.patience, self.place = Patience("the object store", address), str(address)
+        self._objects = ObjectStore(address, "a log", self.patience, LogError, _ANSWER_S)
+
+    def get(self, names: Sequence[str]) -> list[StoredNode | None]:
+        return [self._objects.get(name) for name in names]
+
+    def claim(self, head: Head, before: Head) -> Tag | None:
+        self._objects.check_conditions()
+        return self._objects.swap(HEAD, head.data, head.tag)
+
+    def replace(self, head: Head, chunks: Chunks, committed: CommittedUpTo, beside: LaterWrites = ()) -> Tag | None:
+        for name, data in chunks.items():
+            self._objects.put(name, data)
+        return self._objects.swap(HEAD, head.data, head.tag)
+
+    def names(self, most: int | None = None) -> list[str]:
+        return list(self._objects.tags(CHUNKS, most))
+
+    def remove(self, names: Sequence[str]) -> None:
+        self._objects.remove(names)
+
+    def release(self, head: Head) -> None:
+        try:
+            self._objects.swap(HEAD, replace(head, is_held=False, turn=head.turn + 1).data, head.tag)
+        except LogError as error:
+            logger.warning("transaction log %s: cannot say that its driver has ended: %s", self.place, error)
 
 
 def segment_of(name: str) -> SegmentName | None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 import math
 import secrets
-import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from types import MappingProxyType
@@ -22,7 +21,9 @@ from trident.log.record_store import (
     CHUNKS,
     HEAD,
     NO_SEGMENT,
+    Chunks,
     Head,
+    LaterWrites,
     LogChunk,
     NotWrittenError,
     RecordStore,
@@ -34,7 +35,6 @@ from trident.log.records import Record, record_from_data
 from trident.nodes.interface import StoredNode
 from trident.retention import Retention
 from trident.roles import Closes, close_on_error
-from trident.state.kinds import LaterWrite
 
 logger = logging.getLogger(__name__)
 
@@ -54,12 +54,12 @@ class StoredClaim:
         held_here.add(head.id)
 
     @classmethod
-    def take(cls, store: RecordStore, takeover: bool, clock: Callable[[], float]) -> StoredClaim:
+    def take(cls, store: RecordStore, takeover: bool) -> StoredClaim:
         """Claim the next epoch. `LogHeldError`: another process is the writer, or has claimed at the same time."""
         first = before = read_head(store) or Head()
         if first.id and not takeover and (holder := holder_of(store, first, wait=True)) is not None:
             raise (AlreadyRunningError if first.id in held_here else LogHeldError)(store.place, holder)
-        epoch, own, about = first.epoch + 1, secrets.token_hex(8), holder_facts(first.epoch + 1, clock)
+        epoch, own, about = first.epoch + 1, secrets.token_hex(8), holder_facts(first.epoch + 1)
         while True:
             head = replace(before, epoch=epoch, id=own, about=about, is_held=True, turn=0)
             tag = store.claim(head, before)
@@ -76,9 +76,7 @@ class StoredClaim:
         if found is None or found.data != known:
             self._check_head(found and Head.of(found.data, f"{self._store.place}/{HEAD}"))
 
-    def put(
-        self, head: Head, chunks: Mapping[str, bytes], committed: CommittedUpTo, beside: Sequence[LaterWrite] = ()
-    ) -> None:
+    def put(self, head: Head, chunks: Chunks, committed: CommittedUpTo, beside: LaterWrites = ()) -> None:
         tag = self._store.replace(head, chunks, committed, beside)
         if tag is None:
             self._check_head(read_head(self._store))
@@ -126,14 +124,13 @@ class StoredLog(DurableLog):
         *,
         segment_bytes: int = 512 << 10,
         history: Retention | None = None,
-        clock: Callable[[], float] = time.time,
     ) -> Self:
         """Open the log in a store, or make one there, and become its writer; see `FileLog.open`."""
         reader = StoredReader(store, closes=False)
         with close_on_error(store.close):
             claim, state = claim_log(
                 store.place, topology, reader.state_if_there,
-                lambda: StoredClaim.take(store, takeover, clock), history,
+                lambda: StoredClaim.take(store, takeover), history,
             )  # fmt: skip
             with close_on_error(claim.release):
                 log = cls(store, reader, claim, state, segment_bytes)
@@ -147,7 +144,7 @@ class StoredLog(DurableLog):
     def stop_waiting(self) -> None:
         self._store.stop()
 
-    def _append(self, payload: bytes, record: Record, durable: bool, beside: Sequence[LaterWrite]) -> None:
+    def _append(self, payload: bytes, record: Record, durable: bool, beside: LaterWrites) -> None:
         self._waiting.append(payload)
         if durable:
             self._send(record, beside)
@@ -172,7 +169,7 @@ class StoredLog(DurableLog):
         self._claim.abandon()
         self._store.abandon()
 
-    def _send(self, last: Record | None, beside: Sequence[LaterWrite] = ()) -> None:
+    def _send(self, last: Record | None, beside: LaterWrites = ()) -> None:
         """Make the records that wait durable, the `last` of which is not folded yet; in one request, if they fit."""
         try:
             if self._size >= self._roll_at or self._claim.head.count >= _RECORDS:
@@ -213,8 +210,8 @@ class StoredLog(DurableLog):
             logger.warning("transaction log %s: cannot remove old segments: %s", self._place, error)
 
     def _write(
-        self, head: Head, payloads: Sequence[bytes], committed: CommittedUpTo, beside: Sequence[LaterWrite] = (),
-        kept: Mapping[str, bytes] = MappingProxyType({}),
+        self, head: Head, payloads: Sequence[bytes], committed: CommittedUpTo, beside: LaterWrites = (),
+        kept: Chunks = MappingProxyType({}),
     ) -> None:  # fmt: skip
         """Add records behind those of a head; where they begin a segment, or do not fit, all that are in it go into a chunk."""
         records, chunks, made = (*head.records, *payloads), head.chunks, dict(kept)

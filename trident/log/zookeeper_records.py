@@ -10,17 +10,16 @@ from __future__ import annotations
 import logging
 import re
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from trident.errors import LogError
 from trident.log.lock import SegmentName, holder_text
 from trident.log.log_state import CommittedUpTo
-from trident.log.record_store import CHUNKS, HEAD, Head, RecordStore
+from trident.log.record_store import CHUNKS, HEAD, Chunks, Head, LaterWrites, RecordStore
 from trident.nodes.interface import Check, Create, Delete, NodeEvent, Put, Refusal, Step, StoredNode
 from trident.nodes.zookeeper_nodes import ZooKeeperNodes
 from trident.servers.log_addresses import ZooKeeperAddress
 from trident.servers.patience import Patience, by_count
-from trident.state.kinds import LaterWrite
 
 logger = logging.getLogger(__name__)
 
@@ -65,9 +64,7 @@ class ZooKeeperRecords(RecordStore):
         self._show_life()  # if an earlier try has created the ephemeral node, in a session that is over
         return 0 if tag is None else tag + 1
 
-    def replace(
-        self, head: Head, chunks: Mapping[str, bytes], committed: CommittedUpTo, beside: Sequence[LaterWrite] = ()
-    ) -> int | None:
+    def replace(self, head: Head, chunks: Chunks, committed: CommittedUpTo, beside: LaterWrites = ()) -> int | None:
         nodes = [
             Create(path, data[at * self.part_bytes : (at + 1) * self.part_bytes])
             for name, data in chunks.items()

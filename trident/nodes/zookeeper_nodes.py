@@ -78,9 +78,7 @@ class ZooKeeperNodes:
     def read(self, paths: Sequence[str], watch: bool = False, sync: bool = False) -> list[StoredNode | None]:
         """See `Nodes.read`. `sync`: as of now; a server may be behind the others, unless it is asked to catch up first."""
         found = self._each(lambda client: client.get_async, paths, watch, sync)
-        return [
-            None if one is None else StoredNode(one[0], one[1].version, one[1].ephemeralOwner or None) for one in found
-        ]
+        return [one and StoredNode(one[0], one[1].version, one[1].ephemeralOwner or None) for one in found]
 
     def names(self, paths: Sequence[str], watch: bool = False) -> list[list[str]]:
         return [sorted(names or ()) for names in self._each(lambda client: client.get_children_async, paths, watch)]

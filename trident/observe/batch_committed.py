@@ -131,8 +131,7 @@ class BatchCommitted(NamedTuple):
     def rates(self, rows: int) -> dict[str, float]:
         """Return how many rows came and were processed per second, under PySpark's names."""
         came = 0.0 if self.read.came_in_s is None else rows / max(self.read.came_in_s, _SHORTEST_S)
-        processed = rows / max(self.phases.total, _SHORTEST_S)
-        return {"inputRowsPerSecond": came, "processedRowsPerSecond": processed}
+        return {"inputRowsPerSecond": came, "processedRowsPerSecond": rows / max(self.phases.total, _SHORTEST_S)}
 
     def as_dict(self) -> dict[str, Any]:
         """Return the event as plain data, an entry of `recent_progress`; names as in PySpark's `StreamingQueryProgress`."""
@@ -172,15 +171,9 @@ class BatchCommitted(NamedTuple):
         )
 
 
-def event_entry(event: str, of: Any, *names: str) -> dict[str, Any]:
+def event_entry(kind: str, of: Any, *names: str) -> dict[str, Any]:
     at = datetime.fromtimestamp(of.timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds")
-    return {
-        "event": event,
-        "name": of.topology,
-        "timestamp": at,
-        "batchId": of.txid,
-        **page_entry(of, "run_id", *names),
-    }
+    return {"event": kind, "name": of.topology, "timestamp": at, "batchId": of.txid, **page_entry(of, "run_id", *names)}
 
 
 class RecentBatches:

@@ -75,14 +75,6 @@ class EdgeStatistics:
     figures: Figures
 
     @property
-    def component(self) -> str:
-        return self.edge.source
-
-    @property
-    def stream(self) -> str:
-        return self.edge.stream
-
-    @property
     def tuples(self) -> int:
         return self.figures.executed or self.figures.emitted
 

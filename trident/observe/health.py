@@ -300,10 +300,8 @@ def _failure_line(page: Mapping[str, Any], failures: int) -> Line:
         return tone, f"{counted(failures, 'message')} failed or timed out; {whose} notified{share}.{since}"
     last = _health(page).get("lastFailure")
     cause = f"; the last: {_cut(last, _LONGEST_CAUSE)}." if last else "."
-    return (
-        tone,
-        f"{counted(failures, 'attempt')} failed and {'was' if one else 'were'} tried again{share}{cause}{since}",
-    )
+    was = "was" if one else "were"
+    return tone, f"{counted(failures, 'attempt')} failed and {was} tried again{share}{cause}{since}"
 
 
 def _share(page: Mapping[str, Any]) -> str:

@@ -86,8 +86,7 @@ class _Counts:
             self.counters[name if known else OTHER,] += count
         phases = event.phases
         for phase, seconds in (*zip(phases._fields, phases, strict=True), ("total", phases.total)):
-            buckets = self.buckets.setdefault(phase, [0] * (len(BOUNDS_S) + 1))
-            buckets[bisect_left(BOUNDS_S, seconds)] += 1
+            self.buckets.setdefault(phase, [0] * (len(BOUNDS_S) + 1))[bisect_left(BOUNDS_S, seconds)] += 1
             self.seconds[phase] += seconds
         self.last = event
 
@@ -112,8 +111,7 @@ def _lags(batch: BatchCommitted) -> Values:
 
 
 def _rates(batch: BatchCommitted) -> Values:
-    rows = batch.read.rows
-    return {(name,): batch.rates(rows.get(name, 0))["inputRowsPerSecond"] for name in batch.read.lags}
+    return {(name,): batch.rates(batch.read.rows.get(name, 0))["inputRowsPerSecond"] for name in batch.read.lags}
 
 
 _OF_BATCHES: Sequence[_Family] = (
@@ -223,10 +221,10 @@ def _by_stream(measure: str) -> Callable[[TopologyStatus], Values]:
 
     def values(status: TopologyStatus) -> Values:
         return {
-            (name, edge.component, edge.stream): getattr(edge.figures, measure)
+            (name, along.edge.source, along.edge.stream): getattr(along.figures, measure)
             for name, each in status.statistics.over().components.items()
             if each.described.kind != "spout" or measure != "executed"
-            for edge in (each.outputs if of_outputs or each.described.kind == "spout" else each.inputs)
+            for along in (each.outputs if of_outputs or each.described.kind == "spout" else each.inputs)
         }
 
     return values

@@ -12,7 +12,6 @@ import threading
 from collections import deque
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 SPANS = 120  # how many spans a line has at most
@@ -46,9 +45,7 @@ class Windows(Generic[K]):
     def __init__(self, now: float) -> None:
         self._began = now
         self._totals: dict[K, float] = {}
-        self._notes: dict[int, deque[_Note[K]]] = {
-            window: deque([_Note(0, MappingProxyType({}))], BUCKETS + 1) for window in WINDOWS_S
-        }
+        self._notes: dict[int, deque[_Note[K]]] = {window: deque([_Note(0, {})], BUCKETS + 1) for window in WINDOWS_S}
 
     def add(self, amounts: Mapping[K, float], now: float) -> None:
         self._turn(now)
@@ -90,9 +87,7 @@ class TimeSpan:
     took_s: float = 0.0
     longest_s: float = 0.0  # 0: not known
     failed: int = 0
-    lags: dict[str, int] = field(
-        default_factory=dict
-    )  # by unit, the most beyond what was committed; or pending messages
+    lags: dict[str, int] = field(default_factory=dict)  # by unit, the most that was not committed; or pending messages
     is_whole: bool = True  # all sources said their lag
 
     def take(self, other: TimeSpan) -> None:

@@ -90,7 +90,7 @@ def _literal(node: SqlNode) -> Expression:
     kind = float if set(text) & set("eE") else Decimal if "." in text else int
     try:
         number = kind(text)
-    except ValueError:  # sqlglot takes 1e3+7 for a number
+    except (ValueError, ArithmeticError):  # sqlglot takes 1e3+7 and .1.5D for a number
         raise SqlError(f"{text} is not a number; write blanks around + and -") from None
     if isinstance(number, float) and math.isinf(number):
         raise SqlError(f"{text} is beyond the range of a double")
@@ -144,7 +144,7 @@ def _literal_of(type_: str, value: Any) -> Expression | None:
             raise SqlError(f"{value} is beyond the range of a float")
         case "double", int() | float() | Decimal():
             return lit(float(value))
-        case "bigint", int():
+        case "bigint", int() if not isinstance(value, bool):
             return lit(value)
     return None
 
@@ -369,7 +369,7 @@ _FUNCTIONS: dict[str, Callable[..., Expression]] = {
     "tinyint": lambda one: one.expression().cast("tinyint"),
     "isnull": lambda one: one.expression().is_null(),
     "isnotnull": lambda one: one.expression().is_not_null(),
-    "date_part": lambda part, one: _named_part(part, part.plain(), one.expression()),
+    "date_part": lambda part, one: _named_part(part, str(part.plain()), one.expression()),
     "btrim": lambda one, characters=None: one.expression().trim(" " if characters is None else characters.plain()),
 }
 _PARTS = {

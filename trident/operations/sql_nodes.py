@@ -69,7 +69,10 @@ class SqlNode:
         """Return the plain value that a part is; `otherwise` if it is not there and there is one."""
         if otherwise is not None and not self.has(name):
             return otherwise
-        return self.node(name).plain()
+        found = self.node(name).plain()
+        if found is None:  # here None would be a part that is not there
+            raise SqlError(f"{self} is always null, because its {name} is")
+        return found
 
     def plain(self) -> Any:
         made = self.expression()
@@ -117,9 +120,11 @@ def check_words(text: str, tokens: list[Any], functions: Collection[str]) -> Non
 
 
 def check_signs(tokens: list[Any]) -> None:
-    """Refuse a + before what is no number: sqlglot drops it, and Spark makes numbers of texts."""
+    """Refuse what sqlglot drops: a + before what is no number, of which Spark makes one, and a comma without an argument."""
     kinds = ["L_PAREN", *(token.token_type.name for token in tokens), ""]
     for token, before, kind, following in zip(tokens, kinds, kinds[1:], kinds[2:], strict=False):
+        if kind == "COMMA" and (before in ("L_PAREN", "COMMA") or following == "R_PAREN"):
+            raise SqlError(f"an argument is missing beside the comma at character {token.start + 1}")
         if kind == "PLUS" and before in _OPERATORS and following != "NUMBER":
             raise SqlError(
                 f"there is no expression for the + without a number at character {token.start + 1}: leave it out"

@@ -25,11 +25,22 @@ REWRITTEN = "rewritten"  # the batch at which all values were given the form of 
 GENERATION = "generation"  # how often what was stored has got another meaning
 
 ALLOW = "allow_changed_topology=True (--conf allow_changed_topology=true)"
-_BESIDE = (
+BESIDE = (
     'count again beside it: declare the topology under another name, as in TridentTopology("{name}-2"), with places of their '
     "own for states that have a table, path or prefix, and for its log and checkpoint if you name one. It reads its sources "
     "from where they begin, and counts all that they still have"
 )
+
+OF_ITS_FORM = (SERIALIZER, TOTAL_KEY)  # facts that rows which are written again in another place need not keep
+_FIXED = {  # the facts that may not change, and what to declare: STATE is the state's name, BEFORE the fact in the log
+    "kind": "declare it BEFORE, as its values were written",
+    SERIALIZER: "declare it with the serializer 'BEFORE', which wrote its values. For another one, give the new declaration "
+    "another table or prefix, and move the state there: trident state move OLD.py:topology STATE --to NEW.py:topology",
+    TOTAL_KEY: "declare it with snapshot_key=BEFORE, where its total is: under another one it begins with nothing",
+    "window": BESIDE,
+}
+
+Facts = Mapping[str, Any]  # of a state
 
 
 class RefusedChange(NamedTuple):
@@ -48,17 +59,13 @@ class Evolving:
     """A state that the log knows, and as it is declared now. `fields`: those of its sources, none of which is a renamed one."""
 
     def __init__(
-        self,
-        name: str,
-        known: Mapping[str, Any],
-        own: Mapping[str, Any],
-        rename: Mapping[str, str],
-        migrates: bool,
-        fields: AbstractSet[str] = frozenset(),
+        self, name: str, known: Facts, own: Facts, rename: Mapping[str, str], migrates: bool, fields: AbstractSet[str]
     ) -> None:
         self.taken: list[str] = []
         self.refused: list[RefusedChange] = []
-        self._what, self._known, self._own, self._rename = f"state {name!r}", known, own, rename
+        self._name, self._what = name, f"state {name!r}"
+        self._known, self._own, self._rename = known, own, rename
+        self._had, self._has = known.get(MEMBERS, {}), own.get(MEMBERS, {})
         self._fields = {old: new for old, new in rename.items() if new not in fields}  # that have another name
         self._others = fields
         self._names: dict[str, str | None] = {}
@@ -84,15 +91,14 @@ class Evolving:
         fields = [[named_type(one) for fact in given for one in facts[fact]] for facts in (self._known, self._own)]
         pairs = dict.fromkeys((old[0], new[0]) for old, new in zip(*fields, strict=False) if old[0] != new[0])
         if MEMBERS in self._own or not pairs or [one[1] for one in fields[0]] != [one[1] for one in fields[1]]:
-            return _BESIDE
+            return BESIDE
         step = ", ".join(f'{old}=col("{new}")' for old, new in pairs)
-        return f"if only names are others, give them back in a step before it, select({step}, …); if not, {_BESIDE}"
+        return f"if only names are others, give them back in a step before it, select({step}, …); if not, {BESIDE}"
 
     def _check_kind(self) -> None:
         """Only an opaque state's values say, by the attempt that wrote them, which declaration they are of."""
-        known, own = self._known, self._own
-        if own["kind"] != StateType.OPAQUE.value and (self._migrates or self._changes_values()):
-            self._refuse("value", type_of(known), type_of(own), self._of_one_form())
+        if self._own["kind"] != StateType.OPAQUE.value and (self._migrates or self._changes_values()):
+            self._refuse("value", type_of(self._known), type_of(self._own), self._of_one_form())
             self.taken = []
 
     def _knows_no_writer(self) -> bool:
@@ -101,7 +107,7 @@ class Evolving:
 
     def _of_one_form(self) -> str:
         kind = self._own["kind"]
-        return f"a {kind} state does not say which declaration wrote a value. Declare it as it was; or {_BESIDE}"
+        return f"a {kind} state does not say which declaration wrote a value. Declare it as it was; or {BESIDE}"
 
     def facts_to_record(self, attempt: int, first: int) -> dict[str, Any]:
         """Return what the log is to know of the state: former types up to `attempt`, new aggregates from batch `first` on."""
@@ -126,11 +132,12 @@ class Evolving:
         known = list(map(_triple, self._known.get(FORMER, ())))
         if self._migrates:
             return [*([until, type_, None] for until, type_, _ in known), [attempt, type_of(self._known), None]]
-        former = [[until, type_, None if of is None else self._compose_names(of)] for until, type_, of in known]
+        names = self._names.items()  # the former ones by those of now
+        former = [
+            [until, type_, None if of is None else {new: old and of.get(old) for new, old in names}]
+            for until, type_, of in known
+        ]
         return [*former, [attempt, type_of(self._known), self._names]] if self._changes_values() else former
-
-    def _compose_names(self, of: Mapping[str, str | None]) -> dict[str, str | None]:
-        return {new: None if old is None else of.get(old) for new, old in self._names.items()}
 
     def _changes_values(self) -> bool:
         known, own = struct_fields(type_of(self._known)), struct_fields(type_of(self._own))
@@ -147,25 +154,12 @@ class Evolving:
 
     def _key_and_kind(self) -> None:
         known, own = self._known, self._own
-        if known["kind"] != own["kind"]:
-            self._refuse("kind", known["kind"], own["kind"], f"declare it {known['kind']}, as its values were written")
-        before, now = known.get(SERIALIZER), own.get(SERIALIZER)
-        if None not in (before, now) and before != now:
-            name = self._what.split("'")[1]
-            remedy = (
-                f"declare it with the serializer {before!r}, which wrote its values. For another one, give the new declaration "
-                f"another table or prefix, and move the state there: trident state move OLD.py:topology {name} --to "
-                "NEW.py:topology"
-            )
-            self._refuse("serializer", str(before), str(now), remedy)
-        before, now = known.get(TOTAL_KEY), own.get(TOTAL_KEY)
-        if None not in (before, now) and before != now:
-            remedy = (
-                f"declare it with snapshot_key={before}, where its total is: under another one it begins with nothing"
-            )
-            self._refuse("snapshot_key", str(before), str(now), remedy)
-        if known.get("window") != own.get("window"):
-            self._refuse("window", str(known.get("window")), str(own.get("window")), _BESIDE)
+        for fact, remedy in _FIXED.items():
+            before, now = known.get(fact), own.get(fact)
+            if before != now and not (fact in OF_ITS_FORM and None in (before, now)):  # it may not be known
+                self._refuse(
+                    fact, str(before), str(now), remedy.replace("BEFORE", str(before)).replace("STATE", self._name)
+                )
         missing = sorted(set(known["streams"]) - set(own["streams"]))
         if missing:
             added = [one for one in own["streams"] if one not in known["streams"]]
@@ -194,7 +188,7 @@ class Evolving:
             if "by" in own and MEMBERS not in own and "window" not in own:
                 continue  # a join, which says in `by` what it joins, and has what to do there
             if self._fields.get(before[0]) != now[0]:
-                self._refuse("key", before[0], now[0], renaming(before[0], now[0]) + f"; if not, {_BESIDE}")
+                self._refuse("key", before[0], now[0], renaming(before[0], now[0]) + f"; if not, {BESIDE}")
                 return
             self.taken.append(
                 f"{self._what}: key {before[0]!r} is called {now[0]!r}; its store still knows it as {before[0]!r}"
@@ -202,18 +196,17 @@ class Evolving:
 
     def _refuse_key(self) -> None:
         before, now = (f"({', '.join(facts['key'])})" for facts in (self._known, self._own))
-        self._refuse("key", before, now, _BESIDE)
+        self._refuse("key", before, now, BESIDE)
 
     def _members(self) -> None:
-        known, own = self._known[MEMBERS], self._own[MEMBERS]
-        former = {name: self._former(name) for name in own}
-        removed = [name for name in known if name not in former.values()]
+        former = {name: self._former(name) for name in self._has}
+        removed = [name for name in self._had if name not in former.values()]
         added = [name for name, old in former.items() if old is None]
         self._refuse_taken_names()
         self._refuse_renamed(added, removed)
         is_struct = [bool(struct_fields(type_of(facts))) for facts in (self._known, self._own)]
-        if not self.refused and (is_struct[0] != is_struct[1] or len(added) == len(own)):
-            self._refuse("value", ", ".join(self._known["value"]), ", ".join(self._own["value"]), remedy=_BESIDE)
+        if not self.refused and (is_struct[0] != is_struct[1] or len(added) == len(self._has)):
+            self._refuse("value", ", ".join(self._known["value"]), ", ".join(self._own["value"]), remedy=BESIDE)
         for name, old in former.items():
             if old is not None and not self.refused:
                 self._compare_member(name, old)
@@ -223,13 +216,12 @@ class Evolving:
 
     def _refuse_taken_names(self) -> None:
         """Refuse a new name that another aggregate has: nothing would tell a later start of it from the first one."""
-        known, own = self._known[MEMBERS], self._own[MEMBERS]
         for old, new in self._rename.items():
-            if not ({old, new} <= known.keys() and new in own):
+            if not ({old, new} <= self._had.keys() and new in self._has):
                 continue
             if self._knows_no_writer():
                 self._refuse("value", old, new, self._of_one_form())
-            elif old not in own:
+            elif old not in self._has:
                 remedy = f"give {old!r} a new name; or leave it out of rename=, if {new!r} is to go on with what it had"
                 self._refuse("value", old, new, remedy)
             elif old < new and self._rename.get(new) == old:
@@ -237,28 +229,25 @@ class Evolving:
 
     def _refuse_renamed(self, added: Sequence[str], removed: Sequence[str]) -> None:
         """Refuse a new aggregate that is what a removed one was: it is that one, or begins with nothing; no one knows."""
-        known, own = self._known[MEMBERS], self._own[MEMBERS]
         for name in added:
-            same = [old for old in removed if _is_same(known[old], own[name], self._fields)]
+            same = [old for old in removed if _is_same(self._had[old], self._has[name], self._fields)]
             if same and self._knows_no_writer():
                 self._refuse("value", same[0], name, self._of_one_form())
             elif same:
                 begin = f"to begin {name!r} with nothing, run without {same[0]!r} for a batch, then add {name!r}"
-                more = f"; {begin if len(removed) < len(known) else f'if not, {_BESIDE}'}"
+                more = f"; {begin if len(removed) < len(self._had) else f'if not, {BESIDE}'}"
                 self._refuse("value", same[0], name, renaming(same[0], name) + more)
 
     def _note_names(self, removed: Sequence[str]) -> None:
-        known, own = self._known[MEMBERS], self._own[MEMBERS]
         for name, old in self._was.items():
-            outputs = _names(own[name][2])
-            before = [None] * len(outputs) if old is None else _names(known[old][2])
+            outputs = _names(self._has[name][2])
+            before = [None] * len(outputs) if old is None else _names(self._had[old][2])
             self._names.update(zip(outputs, before, strict=True))
             if old is None:
-                self.taken.append(
-                    f"{self._what}: {name!r} is new, {own[name][0]}: null for a key until it is next written; it counts from "
-                    "the next batch on"
-                )
-        self._names.update((gone, gone) for old in known for gone in _names(known[old][2]) if gone not in self._names)
+                until = "null for a key until it is next written; it counts from the next batch on"
+                self.taken.append(f"{self._what}: {name!r} is new, {self._has[name][0]}: {until}")
+        gone = (name for *_, outputs in self._had.values() for name in _names(outputs))
+        self._names.update((name, name) for name in gone if name not in self._names)
         self.taken += [f"{self._what}: {old!r} is no longer there" for old in removed]
         again = [new for new, old in self._names.items() if old != new and new in self._names.values()]
         if again:
@@ -266,9 +255,10 @@ class Evolving:
             self._refuse("value", again[0], again[0], remedy)
 
     def _former(self, name: str) -> str | None:
-        known, own = self._known[MEMBERS], self._own[MEMBERS]
-        renamed = [old for old, new in self._rename.items() if new == name and old in known and old not in own]
-        return name if name in known else renamed[0] if renamed else None
+        renamed = [
+            old for old, new in self._rename.items() if new == name and old in self._had and old not in self._has
+        ]
+        return name if name in self._had else renamed[0] if renamed else None
 
     def _remembers_more(self, name: str, old: str) -> bool:
         """Whether an aggregate is to remember more values of a key than it did: those that it dropped are in no store."""
@@ -277,14 +267,14 @@ class Evolving:
 
     def _is_another(self, name: str, old: str) -> bool:
         """Whether an aggregate is of another class, over other fields, or remembers something else, or more."""
-        (was, of, outputs), (is_, over, fields) = self._known[MEMBERS][old], self._own[MEMBERS][name]
+        (was, of, outputs), (is_, over, fields) = self._had[old], self._has[name]
         if (was, current_names(of, over, self._fields)) != (is_, _names(over)):
             return True
         beside = [[one.removeprefix(call) for one in _names(some)] for call, some in ((old, outputs), (name, fields))]
         return beside[0] != beside[1] or self._remembers_more(name, old)
 
     def _compare_member(self, name: str, old: str) -> None:
-        (_, of, outputs), (_, over, fields) = self._known[MEMBERS][old], self._own[MEMBERS][name]
+        (_, of, outputs), (_, over, fields) = self._had[old], self._has[name]
         if self._is_another(name, old):
             call, calls = (_call_text(facts, one) for facts, one in ((self._known, old), (self._own, name)))
             self._refuse(repr(name), call, calls, self._remedy(name, old))
@@ -306,16 +296,16 @@ class Evolving:
             self.taken.append(f"{self._what}: {name!r} {types[0]} -> {types[1]}")
 
     def _remedy(self, name: str, old: str) -> str:
-        (was, of, _), (is_, over, _) = self._known[MEMBERS][old], self._own[MEMBERS][name]
+        (was, of, _), (is_, over, _) = self._had[old], self._has[name]
         gone, come = ([one for one in some if one not in rest] for some, rest in ((of, over), (over, of)))
         old_type, new_type = ([named_type(one)[1] for one in some] for some in (gone, come))
         is_other = not self._others.isdisjoint(_names(come))
         if was == is_ and len(gone) == 1 and old_type == new_type and not is_other:
-            return renaming(*_names([*gone, *come])) + f"; if not, {_BESIDE}"
+            return renaming(*_names([*gone, *come])) + f"; if not, {BESIDE}"
         if self._knows_no_writer():
             return self._of_one_form()
         if not struct_fields(type_of(self._own)):
-            return _BESIDE
+            return BESIDE
         return (
             f"give what is new a name of its own, {name}_2: it counts from the next batch on, beside {name!r}, or in its place "
             f"if {name!r} is left out"
@@ -325,7 +315,7 @@ class Evolving:
         self.refused.append(RefusedChange(f"{self._what}: {fact} {before} -> {now}", remedy))
 
 
-def evolution_of(facts: Mapping[str, Any]) -> Evolution | None:
+def evolution_of(facts: Facts) -> Evolution | None:
     """Return how a state is stored of which the log is to know these facts; None: as it is declared."""
     former, declared, name = list(map(_triple, facts.get(FORMER, ()))), type_of(facts) or None, facts.get(STORED_UNDER)
     if not former and STORED_AS not in facts:
@@ -348,7 +338,7 @@ def _structs(declared: str | None, former: Sequence[Sequence[Any]]) -> tuple[str
     return struct_type(list(read), list(read.values())), struct_type(list(stored), list(stored.values()))
 
 
-def goes_on(before: Mapping[str, Any] | None, now: Mapping[str, Any]) -> bool:
+def goes_on(before: Facts | None, now: Facts) -> bool:
     """Whether what a state, or a stream, has had goes on: its facts are the same, or were taken as compatible."""
     if before is None or "kind" not in now:
         return before == now or (before is not None and before.get("spout") == now.get("spout"))
@@ -356,7 +346,7 @@ def goes_on(before: Mapping[str, Any] | None, now: Mapping[str, Any]) -> bool:
     return own[0] == own[1] or (MEMBERS in before and before.get(GENERATION) == now.get(GENERATION))
 
 
-def type_of(facts: Mapping[str, Any]) -> str:
+def type_of(facts: Facts) -> str:
     return named_type(facts["value"][0])[1] if facts["value"] else ""
 
 
@@ -386,12 +376,12 @@ def names_exchanged(old: str, new: str) -> str:
     return f"three starts, each with a batch and one change of name: {steps}"
 
 
-def _call_text(facts: Mapping[str, Any], name: str) -> str:
+def _call_text(facts: Facts, name: str) -> str:
     by, of, outputs = facts[MEMBERS][name]
     keeps = [f"keeps {facts[LIMITS][name]}"] if name in facts.get(LIMITS, ()) else []
     return f"{by}({', '.join([*of, *keeps, *outputs[1:]])})"
 
 
-def _aggregate_text(facts: Mapping[str, Any]) -> str:
+def _aggregate_text(facts: Facts) -> str:
     keeps = "".join(f", {name} keeps {most}" for name, most in facts.get(LIMITS, {}).items())
     return f"{facts.get('by')}({', '.join(facts.get('of') or ())}) as ({', '.join(facts.get('value') or ())}){keeps}"

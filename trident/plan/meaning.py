@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import permutations, product
 from typing import Any
 
 from trident.fields import fields_of_struct, widens
@@ -17,6 +18,7 @@ from trident.operations.names import operation_name
 from trident.operations.several import Collect, MultiAggregate, TopN
 from trident.plan.evolution import (
     ALLOW,
+    BESIDE,
     MEMBERS,
     Evolving,
     RefusedChange,
@@ -27,10 +29,12 @@ from trident.plan.evolution import (
     renaming,
 )
 from trident.plan.plan import spout_type_of
+from trident.spout.interfaces import NamesItsSources
 from trident.state.encoding.serializers import name_of_serializer
-from trident.state.txid import CALLED, KEPT, LIMITS, SERIALIZER, STORED_UNDER, TOTAL_KEY, renamed_facts
+from trident.state.txid import CALLED, KEPT, LIMITS, MISSED, SERIALIZER, STORED_UNDER, TOTAL_KEY, renamed_facts
 
 Facts = Mapping[str, Mapping[str, Any]]
+READS = "reads"  # what a stream reads or has read, by name
 
 
 @dataclass(frozen=True)
@@ -48,16 +52,13 @@ class Meaning:
 
     @classmethod
     def of_log(cls, declared: Mapping[str, Any]) -> Meaning:
-        return cls(declared.get("states", {}), declared.get("streams", {}))
+        """Return what a log has declared, or what `plain` gave."""
+        rename, migrating = declared.get("rename", {}), tuple(declared.get("migrating", ()))
+        return cls(declared.get("states", {}), declared.get("streams", {}), rename, migrating)
 
     def plain(self) -> dict[str, Any]:
         more = {"rename": dict(self.rename), "migrating": list(self.migrating)}
         return {"states": self.states, "streams": self.streams, **{name: one for name, one in more.items() if one}}
-
-    @classmethod
-    def of_package(cls, plain: Mapping[str, Any]) -> Meaning:
-        own = cls.of_log(plain)
-        return cls(own.states, own.streams, plain.get("rename", {}), tuple(plain.get("migrating", ())))
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,7 @@ def meaning_of(graph: Graph) -> Meaning:
                 "spout": operation_name(spout.spout),
                 "promise": spout_type_of(spout.spout).value,
                 "fields": spout.fields.typed,
+                **({READS: sorted(spout.spout.source_names)} if isinstance(spout.spout, NamesItsSources) else {}),
             }
             for spout in graph.spouts()
         },
@@ -114,9 +116,14 @@ def compare(before: Meaning, now: Meaning, attempt: int = 0, first: int = 1) -> 
             evolving = Evolving(name, known, states[name], now.rename, name in now.migrating, fields)
             taken += evolving.taken
             refused += evolving.refused
+            if MISSED in known:
+                text = f"it was not declared from batch {known[MISSED]} until now, and its totals lack what was read"
+                remedy = f"{BESIDE}. If {name!r} is to go on without them, start once with {ALLOW}"
+                refused.append(RefusedChange(f"state {name!r}: {text}", remedy))
             states[name] = evolving.facts_to_record(attempt, first)
             if not evolving.refused and (evolution := evolution_of(states[name])) is not None:
                 evolutions[name] = evolution
+    refused += _read_by_others(before, now)
     refused += _under_other_names(before.states, now)
     refused += _taken_names(before.states, now)
     added, gone = _only_in(now, before), _only_in(before, now)
@@ -142,6 +149,31 @@ def _renamed_states(before: Facts, now: Meaning) -> dict[str, str]:
         new: old for old, new in known.items() if old not in now.states and new in now.states and new not in before
     }
     return {old: new for new, old in found.items()}
+
+
+def _read_by_others(before: Meaning, now: Meaning) -> list[RefusedChange]:
+    """Return the streams that begin to read what another one has read for the same state, and does not read any more."""
+    refused = []
+    for name, other in permutations({**before.streams, **now.streams}, 2):
+        known, own = before.streams.get(other, {}).get(READS, ()), now.streams.get(name, {}).get(READS, ())
+        stays, had = now.streams.get(other, {}).get(READS, ()), before.streams.get(name, {READS: ()}).get(READS, own)
+        shared = (max(two, key=len) for two in product(known, own) if _holds(*two) or _holds(*reversed(two)))
+        moved = [part for part in shared if not any(_holds(one, part) for one in (*stays, *had))]
+        streams = {state: facts["streams"] for state, facts in before.states.items() if state in now.states}
+        both = [state for state, fed in streams.items() if other in fed and name in now.states[state]["streams"]]
+        if not (moved and both) or (name not in before.streams and other not in now.streams):  # a renamed stream
+            continue
+        remedy = (
+            f"let {other!r} read it as before: {name!r} would read it from its start, and what is counted already would be "
+            f"counted again. If it has only rows that are not counted yet, start once with {ALLOW}"
+        )
+        text = f"stream {name!r}: it reads {moved[0]!r} now, which stream {other!r} has read for state {both[0]!r}"
+        refused.append(RefusedChange(text, remedy))
+    return refused
+
+
+def _holds(whole: str, part: str) -> bool:
+    return part == whole or part.startswith(f"{whole}/")
 
 
 def _under_other_names(before: Facts, now: Meaning) -> list[RefusedChange]:

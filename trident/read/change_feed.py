@@ -119,7 +119,6 @@ class ChangeFeed(Closes):
         return str(self.at)
 
     def place_of(self, txid: int) -> FeedPosition:
-        """Return the position behind a batch that was read."""
         return FeedPosition(txid, self._writers.of(txid))
 
     def read(self, most: int | None = None) -> list[ChangedBatch]:

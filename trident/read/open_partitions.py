@@ -218,9 +218,7 @@ class Conversion(FormerTypes):
         return python_of(array_of(self._field, self._read, [_rename_fields(value, names) for value in values]))
 
     def narrow(self, values: list[Any]) -> list[Any]:
-        if not self.fields:
-            return values
-        return [_only(value, self.fields) for value in values]
+        return [_only(value, self.fields) for value in values] if self.fields else values
 
     def widen(self, values: Sequence[Any], attempt: int) -> Sequence[Any]:
         if not self.types or not self._stored:

@@ -140,11 +140,9 @@ class StatePartitions:
             compare_stores(self.name, self.instances, self._log)
 
     def multi_get(self, keys: Sequence[Key]) -> list[Any]:
-        """Read keys: a value per key, None where absent."""
         return self.read(partial(self._values, keys))
 
     def total(self, snapshot: Snapshot) -> Any:
-        """Read the one value of a state without keys."""
         if not self._asks_all:
             return self._total_of(partition_of_total(len(self.instances)), snapshot)
         totals = [self._total_of(partition, snapshot) for partition in range(len(self.instances))]
@@ -159,22 +157,14 @@ class StatePartitions:
         else:
             values = [None] * len(keys)
             for partition, places in partitions_of(keys, len(self.instances)).items():
-                wanted = (
-                    CanonicalKeys(keys[at] for at in places)
-                    if type(keys) is CanonicalKeys
-                    else [keys[at] for at in places]
-                )
+                wanted = (CanonicalKeys if type(keys) is CanonicalKeys else list)(keys[at] for at in places)
                 for at, value in zip(places, self._ask(partition, wanted, snapshot), strict=True):
                     values[at] = value
-        if None in values:
-            self._refuse_late(snapshot)
+        if None in values:  # keys of a snapshot that is so old may have been removed and deleted during this read
+            now = self._log().txid if self._log is not None else self.snapshot().txid
+            if now >= snapshot.txid + REMOVAL_LAG:
+                raise StaleTransactionError(self.name, "an absent key", snapshot.txid, now)
         return values
-
-    def _refuse_late(self, snapshot: Snapshot) -> None:
-        """Refuse a snapshot so old that keys of it may have been removed and deleted during this read."""
-        now = self._log().txid if self._log is not None else self.snapshot().txid
-        if now >= snapshot.txid + REMOVAL_LAG:
-            raise StaleTransactionError(self.name, "an absent key", snapshot.txid, now)
 
     def _ask_all(self, keys: Sequence[Key], snapshot: Snapshot) -> list[tuple[Any, int]]:
         """Ask all partitions: for each key its value, and the first partition that has it; None and -1 where absent."""

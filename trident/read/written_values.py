@@ -73,7 +73,6 @@ def _key(parts: list[Any], fields: Fields, what: str) -> Key:
 
 
 def _of_type(value: Any, type_: str | None, what: str) -> Any:
-    """Turn a text, or what JSON made of it, into the type of a field."""
     known = simple_type(type_)
     if value is None or known is None:
         return value

@@ -14,6 +14,7 @@ from trident.config import Config
 from trident.errors import CorruptValueError, UnsupportedOperation, WrongKeyError
 from trident.graph import Graph, JoinWithinNode, PersistNode, StateNode, WindowNode
 from trident.log.records import CommitRecord
+from trident.plan import make_plan
 from trident.read.open_partitions import graph_to_read
 from trident.read.state_reader import ForeignLog, StateReader
 from trident.run.batch_replay import TOTAL, KeyWatch, Replay
@@ -182,8 +183,8 @@ class _Comparison:
         name, found = self._node.name, dict[Key, Any]()
         with ExitStack() as opened, suppress(UnsupportedOperation):
             with closing(ForeignLog(self._graph.name, self._config, [], "")) as log:
-                side = Side(graph_to_read(self._graph, log.now().declared, name), name, self._config, opened)
-                place = side.open(log.partitions(name), read_only=True)
+                plan = make_plan(graph_to_read(self._graph, log.now().declared, name))
+                place = Side(plan, name, self._config, opened).open(log.partitions(name), read_only=True)
             total = {place.total: ()} if self._is_total and place.total is not None else {}
             stored = place.stored_rows(list(total) or keys)
             found.update((total.get(key, key), one) for key, one in stored.items())
@@ -280,8 +281,7 @@ def _watched_key(graph: Graph, writer: PersistNode, key: Any) -> tuple[Key, Sequ
     if key is None:
         names = ", ".join(node.key_fields.names) or "chosen by its updater"
         raise WrongKeyError(f"explain state {node.name!r}: it is a map; name the key ({names}) of the value")
-    given = keys_of_list([key], node.name)
-    (wanted,) = declared_keys(given, node.key_fields, node.name)
+    (wanted,) = declared_keys(keys_of_list([key], node.name), node.key_fields, node.name)
     if wanted is None:
         raise WrongKeyError(f"explain key {key!r} of state {node.name!r}: no key can be this one ({node.key_fields})")
     return wanted, () if aggregation is None else aggregation.group.names

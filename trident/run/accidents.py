@@ -51,6 +51,7 @@ class Accidents:
     log: LogState
     founds: Sequence[Found]  # all states that keep sentinels; one of them at least does not match
     begins: Mapping[str, OnNewLog]
+    unseen: Sequence[str] = ()  # states that keep no sentinels, and outlast the driver
 
     def error(self, rewinds: bool, refused: str) -> StartMismatchError:
         """Return the error of a start; whether rewinding would be accepted, and which policy was `refused`, if any."""
@@ -179,8 +180,9 @@ class Accidents:
         new = ["a new checkpoint"] if "checkpoint" in self.begins.values() else []
         new += [] if {*self._kinds} == {Accident.LOG_LOST} else ["a new log_dir"]
         once = f"once with {', '.join(new)}{' and ' * bool(new)}{_policy('discard_totals')}"
+        own = "".join(f", but for {name!r}, which keeps no sentinel: empty it yourself" for name in self.unseen)
         return (
-            f"start with {back}. If there is none, {once}: the states are emptied, and all that the sources still have is "
+            f"start with {back}. If there is none, {once}: the states are emptied{own}, and all that the sources still have is "
             "counted again, from their start"
         )
 

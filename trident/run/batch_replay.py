@@ -159,8 +159,7 @@ class Replay(Closes):
             raise self._error(
                 record, gone[0], "this topology has no such stream; give the declaration that ran the batch"
             )
-        captures = bool(record.counts.get("dead_letters"))
-        batch = Batch(attempt, definitions, opened.runner, captures)
+        batch = Batch(attempt, definitions, opened.runner, capture=bool(record.counts.get("dead_letters")))
         order = order_of(batch)
         output = process_or_raise(opened.runner, self._sources.cut(batch), order)
         if output.tuples != record.counts.get("tuples", output.tuples):
@@ -225,9 +224,7 @@ class Replay(Closes):
 
 
 def _with(value: Any, fields: Mapping[str, None]) -> Any:
-    if not isinstance(value, dict):
-        return value
-    return {name: fields.get(name, one) for name, one in value.items()}
+    return {name: fields.get(name, one) for name, one in value.items()} if isinstance(value, dict) else value
 
 
 class OverlayValues(KeptValues):
@@ -274,8 +271,6 @@ class KeyWatch:
 
 
 class _WatchedMap(OpaqueMap):
-    """A state aside of which one key is watched."""
-
     def __init__(self, backing: IBackingMap[Any], name: str, partition: int, watch: KeyWatch) -> None:
         super().__init__(backing, name, partition)
         self._watch = watch

@@ -6,7 +6,6 @@ import logging
 import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -37,19 +36,11 @@ from trident.types import plain_number
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class SpoutHandle:
-    """A spout of the running topology, in the driver."""
-
-    coordinator: BatchCoordinator
-    spout_type: SpoutType
-
-
 def open_spouts(
     plan: Plan, config: Config, closing: Callable[[Callable[[], object]], None]
-) -> tuple[dict[str, SpoutHandle], dict[str, Any]]:
-    """Open the coordinators of a plan's spouts; returns them and, for the workers, their emitters."""
-    handles, emitters = {}, {}
+) -> tuple[dict[str, BatchCoordinator], set[str], dict[str, Any]]:
+    """Open a plan's spouts; return their coordinators, which are transactional, and, for the workers, their emitters."""
+    coordinators, repeated, emitters = {}, set[str](), {}
     # folders that the topology writes, each with a name such as its files there have
     own = {state.spec.place: "part-0.snappy.parquet" for state in plan.states.values() if state.spec.place}
     if config.log_dir:
@@ -57,11 +48,11 @@ def open_spouts(
     for node in plan.spouts:
         settings = {**config.as_mapping(), "topology": plan.topology, "stream": node.id, "own_files": own}
         spout = as_trident_spout(node.spout, node.id)
-        coordinator = coordinator_of(spout.get_coordinator(settings), node.id)
-        closing(coordinator.close)
-        handles[node.id] = SpoutHandle(coordinator, spout_type_of(spout))
+        coordinators[node.id] = coordinator_of(spout.get_coordinator(settings), node.id)
+        closing(coordinators[node.id].close)
+        repeated |= {node.id} if spout_type_of(spout) is SpoutType.TRANSACTIONAL else set()
         emitters[node.id] = spout.get_emitter(settings)
-    return handles, emitters
+    return coordinators, repeated, emitters
 
 
 def as_trident_spout(spout: Any, stream: str = "") -> ITridentSpout:

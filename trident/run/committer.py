@@ -56,7 +56,7 @@ class PartitionCommit:
     given: Entries | Share | None = None  # None: the batch has nothing, so that only the sentinel moves
     wanted: bool = False  # whether any step reads the new values
     bounds: Bounds = DEFAULT_BOUNDS
-    reach: Reach | None = None
+    reach: Reach = lambda point, state: None
     stages: bool = False  # the state stages, and the driver publishes, in place of the state's `commit`
     values: pa.Table | None = None  # new values, if they are wanted, or what a window or join gives
     staged: bytes = b""  # what the driver has yet to publish
@@ -66,8 +66,7 @@ class PartitionCommit:
 
     def begin(self) -> None:
         """Compare and move the sentinel, then update: nothing of it counts yet."""
-        if self.reach is not None:
-            self.reach("begin_commit", self.node.state)
+        self.reach("begin_commit", self.node.state)
         self.state.begin_commit(self.txid)
         if isinstance(self.given, Share):
             assert isinstance(self.node, (WindowNode, JoinWithinNode)), self.node
@@ -76,14 +75,12 @@ class PartitionCommit:
             self.values = self._update(self.given)
 
     def end(self) -> None:
-        if self.reach is not None:
-            self.reach("put", self.node.state)
+        self.reach("put", self.node.state)
         if self.stages:
             self.staged = self.state.facts.stage(self.txid)
         else:
             self.state.commit(self.txid)
-        if self.reach is not None:
-            self.reach("commit", self.node.state)
+        self.reach("commit", self.node.state)
 
     def run(self, steps: Steps = (begin, end)) -> None:
         with self.keys:
@@ -199,7 +196,6 @@ def answers_of(
     tables: Mapping[int, Sequence[pa.Table]],
     on_error: TupleErrors,
 ) -> dict[int, pa.Table]:
-    """Return the answers of a query to the rows of each partition."""
     # As if this attempt had won, because another one may have failed; so it does in a replay.
     snapshot = Snapshot(txids[0] - 1, txids[0].winners)
     if node.sees_batch:
@@ -223,14 +219,14 @@ class Committer:
         exchanges: Callable[[], Mapping[str, Exchange]] | None = None,  # their widths may come with the first batch
         bounds: Bounds = DEFAULT_BOUNDS,
     ) -> None:
-        self.reach: Reach | None = None  # set by tests
+        self.reach: Reach = PartitionCommit.reach  # set by tests
         self.bounds = bounds
         self.plan, self.states, self.static_state = plan, states, static_state
         self._writers = {node.state: node for node in plan.commits if isinstance(node, PersistNode)}
         self.columns = {
             node.id: merging_columns(node.aggregation, states[name]) for name, node in self._writers.items()
         }
-        self._later: list[LaterWrite] = []
+        self.later: list[LaterWrite] = []  # of states that leave their writes to the batch's record
         self._pool, self.exchanges = pool, exchanges or (lambda: plan.exchanges)
         self.in_parallel: Callable[..., Iterable[Any]] = map if pool is None else pool.map
         # All take columns only, so that no user code is called.
@@ -240,13 +236,9 @@ class Committer:
         """Return the threads that a commit uses beside its own."""
         return [] if self._pool is None else self._pool.idents()
 
-    def leave_to_record(self, states: Iterable[str]) -> None:
-        for name in states:
-            self.states[name][0].facts.commit_with_record(self._later.append)
-
     def commit(self, order: Order, output: TaskOutput, elsewhere: Collection[str] = ()) -> Committed:
         """Apply a batch to all states, but not to the entries `elsewhere`, which executors have committed."""
-        self._later.clear()
+        self.later.clear()
         with COLLECTOR_PAUSE, counting() as counts, FailingAt("commit") as here:
             for state, written in output.written.items():
                 here.step = self._writers[state].id
@@ -257,7 +249,7 @@ class Committer:
                     self.states[state][partition].facts.publish(order.txids[state][partition], data)
             batch = BatchCommit(self, order, output, counts, here)
             batch.done.took_ns = {node.id: batch.take(node) for node in self.plan.commits if node.id not in elsewhere}
-        batch.done.later = tuple(self._later)
+        batch.done.later = tuple(self.later)
         return batch.done
 
     def fence(self, states: Iterable[str], txids: Mapping[str, Sequence[Txid]]) -> dict[str, Sequence[Txid]]:

@@ -203,24 +203,21 @@ class WorkerStates:
     connection of its own: so before each task the idle ones are closed, and of the others all but the latest.
     """
 
-    def __init__(
-        self, topology: str, states: Mapping[str, StateNode], settings: Mapping[str, Any], idle_s: float = _IDLE_S
-    ) -> None:
-        self._topology, self._states, self._settings, self._idle_s = topology, states, settings, idle_s
+    def __init__(self, topology: str, states: Mapping[str, StateNode], settings: Mapping[str, Any]) -> None:
+        self._topology, self._states, self._settings = topology, states, settings
         self._open: dict[_Place, tuple[Any, float]] = {}  # with the time of the last use, the latest last
 
     def partition_state(self, name: str, partition: int, partitions: int, read_only: bool = False) -> Any:
         place = name, partition, read_only
         state, _ = self._open.pop(place, (None, 0.0))
         if state is None:
-            node = self._states[name]
-            state = open_state(self._topology, node, self._settings, partition, partitions, read_only)
+            state = open_state(self._topology, self._states[name], self._settings, partition, partitions, read_only)
         self._open[place] = state, monotonic()
         return state
 
     def tidy(self) -> None:
         """Close the partitions that were not used for a while, and the oldest of too many; no task may be using any."""
-        since = monotonic() - self._idle_s
+        since = monotonic() - _IDLE_S
         idle = [place for place, (_, used) in self._open.items() if used < since]
         for each in [*idle, *list(self._open)[len(idle) : max(0, len(self._open) - MOST_KEPT)]]:
             self._close(each)

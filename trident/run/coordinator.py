@@ -17,7 +17,6 @@ import math
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
@@ -44,12 +43,6 @@ class AttemptStatus(Enum):
     COMMITTING = "committing"
 
 
-@dataclass
-class _Active:
-    attempt: TransactionAttempt
-    status: AttemptStatus
-
-
 class MasterBatchCoordinator:
     """Orders the batches of one topology.
 
@@ -61,7 +54,7 @@ class MasterBatchCoordinator:
         self.last_txid = last_txid
         self._epoch, self._retry = epoch, 0
         self._max_pending, self._interval = max_pending, emit_interval_s  # retries do not wait for the latter
-        self._active: dict[int, _Active] = {}
+        self._active: dict[TransactionAttempt, AttemptStatus] = {}  # of all batches behind the last one, in order
         self._failures: dict[int, int] = {}
         self._newest = last_txid  # of those ever started
         self._last_start = float("-inf")
@@ -90,7 +83,7 @@ class MasterBatchCoordinator:
             raise CommitOrderError(f"batch {self.next_txid} must not be started now")
         attempt = TransactionAttempt(self.next_txid, self._epoch << RETRY_BITS | self._retry)
         self._newest = max(self._newest, attempt.txid)
-        self._active[attempt.txid] = _Active(attempt, AttemptStatus.PROCESSING)
+        self._active[attempt] = AttemptStatus.PROCESSING
         self._last_start = now
         return attempt
 
@@ -99,39 +92,35 @@ class MasterBatchCoordinator:
         return self._failures.get(txid, 0)
 
     def is_live(self, attempt: TransactionAttempt) -> bool:
-        active = self._active.get(attempt.txid)
-        return active is not None and active.attempt == attempt
-
-    def _is_at(self, attempt: TransactionAttempt, status: AttemptStatus) -> bool:
-        return self.is_live(attempt) and self._active[attempt.txid].status is status
+        return attempt in self._active
 
     def mark_processed(self, attempt: TransactionAttempt) -> bool:
         """All tuples are processed; False, and nothing is done, for a dead attempt or one that has come further."""
-        if not self._is_at(attempt, AttemptStatus.PROCESSING):
+        if self._active.get(attempt) is not AttemptStatus.PROCESSING:
             return False
-        self._active[attempt.txid].status = AttemptStatus.PROCESSED
+        self._active[attempt] = AttemptStatus.PROCESSED
         return True
 
     def drop(self, attempt: TransactionAttempt) -> None:
         """The newest attempt turned out to have nothing, before it was processed: it is as if it had not been started."""
-        if not self._is_at(attempt, AttemptStatus.PROCESSING) or attempt.txid != self.next_txid - 1:
+        if self._active.get(attempt) is not AttemptStatus.PROCESSING or attempt.txid != self.next_txid - 1:
             raise CommitOrderError(f"batch {attempt} cannot be dropped: it has come further, or another one follows it")
-        del self._active[attempt.txid]
+        del self._active[attempt]
         self._newest = attempt.txid - 1
 
     def commit_next(self) -> TransactionAttempt | None:
         """Return the attempt that is to be committed now, None if there is none (or one is being committed)."""
-        active = self._active.get(self.last_txid + 1)
-        if active is None or active.status is not AttemptStatus.PROCESSED:
+        attempt = next(iter(self._active), None)
+        if attempt is None or self._active[attempt] is not AttemptStatus.PROCESSED:
             return None
-        active.status = AttemptStatus.COMMITTING
-        return active.attempt
+        self._active[attempt] = AttemptStatus.COMMITTING
+        return attempt
 
     def mark_committed(self, attempt: TransactionAttempt) -> None:
         """The record of the attempt is durable."""
-        if not self._is_at(attempt, AttemptStatus.COMMITTING):
+        if self._active.get(attempt) is not AttemptStatus.COMMITTING:
             raise CommitOrderError(f"batch {attempt} was not being committed")
-        del self._active[attempt.txid]
+        del self._active[attempt]
         self._failures.pop(attempt.txid, None)
         self.last_txid = attempt.txid
 
@@ -139,7 +128,9 @@ class MasterBatchCoordinator:
         """End an attempt and all later ones, to be started again after a pause; return them, none if it was dead (R3)."""
         if not self.is_live(attempt):
             return []
-        dead = [self._active.pop(txid).attempt for txid in sorted(self._active) if txid >= attempt.txid]
+        dead = [one for one in self._active if one.txid >= attempt.txid]
+        for one in dead:
+            del self._active[one]
         self._failures[attempt.txid] = self.failures(attempt.txid) + 1
         self._retry += 1
         self._not_before = now + backoff_s
@@ -151,7 +142,7 @@ class MasterBatchCoordinator:
         return _MOST_RETRIES - self._retry
 
     def active(self) -> dict[TransactionAttempt, AttemptStatus]:
-        return {self._active[txid].attempt: self._active[txid].status for txid in sorted(self._active)}
+        return dict(self._active)
 
 
 class _Order(NamedTuple):
@@ -208,9 +199,7 @@ class StartGate:
 
     def wait_s(self, now: float) -> float:
         """Return how long nothing can be started, unless a message comes; 0.0: the spouts may be asked for the next batch."""
-        if self._is_held():
-            return _LONGEST_S
-        return min(_LONGEST_S, max(self.at - now, self._coordinator.wait_s(now)))
+        return _LONGEST_S if self._is_held() else min(_LONGEST_S, max(self.at - now, self._coordinator.wait_s(now)))
 
     def _is_held(self) -> bool:
         """Whether the next batch waits: for good, until it is known where it begins, or as all will end soon."""

@@ -93,13 +93,13 @@ class Drive:
         self._error: BaseException | None = None
         self._ended = threading.Event()
         self.began = self.clock.monotonic()
-        places: dict[str, Placement] = {name: placed.where for name, placed in opened.placements.items()}
+        self._places: dict[str, Placement] = {name: placed.where for name, placed in opened.placements.items()}
         size, publish = self.config.progress_kept, monitoring.publish
-        self.progress = progress or Progress(opened.plan, size, self.clock, self.run_id, places, publish)
+        self.progress = progress or Progress(opened.plan, size, self.clock, self.run_id, self._places, publish)
         self.loop = BatchLoop(opened, lane_of or lanes(LOOP), self.progress, self.clock, observer, active)
         self.pages = TopologyFigures(self)
         monitoring.watch(self.pages.status)
-        publish(TopologyStarted(self.name, self.run_id, self.clock.wall_ms(), self.txid, places))
+        publish(TopologyStarted(self.name, self.run_id, self.clock.wall_ms(), self.txid, self._places))
 
     def end(self, error: BaseException | None = None) -> None:
         """Close everything and tell the listeners; what ended it, if anything did."""
@@ -224,8 +224,7 @@ class Drive:
         return self._glance()._repr_html_()
 
     def _glance(self) -> RunningGlance:
-        places = {name: placed.where for name, placed in self.placements.items()}
-        return RunningGlance(self.name, self.status, self.last_progress, self.seconds, places)
+        return RunningGlance(self.name, self.status, self.last_progress, self.seconds, self._places)
 
     def _note(self, error: BaseException) -> None:
         if self._error is None:

@@ -18,16 +18,16 @@ from trident.extras import needs_package
 from trident.plan import Plan
 from trident.plan.plan import commit_loads, stage_memory
 from trident.roles import close_on_error
-from trident.run.batch_spouts import SpoutHandle
 from trident.run.placements import on_cluster
 from trident.spark.connect import connect_session, server_of, stop_connect, width_of
 from trident.spark.environment import is_spark_on
 from trident.spark.shipping import ship_code, ship_code_to
 from trident.spark.spark_resources import memory_settings, undone_memory
+from trident.spout.interfaces import BatchCoordinator
 
 logger = logging.getLogger(__name__)
 
-RunnerOf = Callable[[Program, Config, Plan, Program, Mapping[str, SpoutHandle]], Runner]
+RunnerOf = Callable[[Program, Config, Plan, Program, Mapping[str, BatchCoordinator]], Runner]
 """Opens what processes the batches, as `open_runner` does."""
 
 _SPARE = 2  # slots for other jobs of the session, such as a DataFrame of a state, beside workers that keep theirs
@@ -51,7 +51,7 @@ def is_given_up() -> bool:
 
 
 def open_runner(
-    program: Program, config: Config, plan: Plan, spark: Program, spouts: Mapping[str, SpoutHandle]
+    program: Program, config: Config, plan: Plan, spark: Program, spouts: Mapping[str, BatchCoordinator]
 ) -> Runner:
     """Open the runner that the settings ask for; where executors commit, Spark runs `spark` in place of `program`."""
     if config.engine == "in_process":
@@ -59,7 +59,7 @@ def open_runner(
     memory_mb = max(stage_memory(plan, spark.committed))  # what the steps of one task ask for
     is_there = is_spark_on() or server_of(config.master, config.spark_conf) is not None
     if config.engine == "spark":
-        asks_spark = any(spout.coordinator.runs_spark_jobs for spout in spouts.values())
+        asks_spark = any(spout.runs_spark_jobs for spout in spouts.values())
         if is_there or not _awaits_batch.get() or config.verify_replays or asks_spark:
             return _spark_runner(spark, config, memory_mb)
         return AutoRunner(spark, 1, lambda: _spark_runner(spark, config, memory_mb), spark.commits)
@@ -70,7 +70,7 @@ def open_runner(
     return AutoRunner(program, parallelism, open_, spark.commits, config.auto_bytes, opened)
 
 
-def with_workers(config: Config, spouts: Mapping[str, SpoutHandle]) -> Config:
+def with_workers(config: Config, spouts: Mapping[str, BatchCoordinator]) -> Config:
     """Return the settings, with `workers="jobs"` where workers cannot be resident, or only if that is asked for."""
     if config.workers == "jobs":
         return config
@@ -80,7 +80,7 @@ def with_workers(config: Config, spouts: Mapping[str, SpoutHandle]) -> Config:
     elif server_of(config.master, config.spark_conf) is not None:
         why = "Spark Connect has no tasks that the driver can send messages to. Use a classic session"
     for name, spout in spouts.items():
-        if spout.coordinator.runs_spark_jobs:
+        if spout.runs_spark_jobs:
             why = (
                 f"stream {name!r} is read by Spark jobs of its own, which would wait for ever for the cores that the workers "
                 "keep. Read the data by another spout"

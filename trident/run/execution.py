@@ -50,8 +50,6 @@ _STATE = str(Path(values.__file__).parent)
 
 
 class _Call(NamedTuple):
-    """A call of user code that has not returned."""
-
     frame: FrameType  # of the function that the step called
     step: AtStep
     given: object  # how much it has given so far, if it gives many objects
@@ -127,8 +125,7 @@ class Attempts:
         batch.lane.process(partial(self.process, batch, parts, order))
 
     def start_commit(self, batch: Batch) -> None:
-        order = order_of(batch)
-        order = order._replace(txids=txids_of(batch.attempt, self._log.state, self._partitions))
+        order = order_of(batch)._replace(txids=txids_of(batch.attempt, self._log.state, self._partitions))
         batch.lane.commit(partial(self.commit, batch, order))
 
     def process(self, batch: Batch, parts: Sequence[Part], order: Order) -> None:
@@ -153,13 +150,11 @@ class Attempts:
             self._begun.pop(batch.attempt, None)
         if batch.undecided is not None:
             batch.cost_s = thread_time() - before
-        self._report(LoopMessage(batch.attempt, result))
+        self._report((batch.attempt, result))
 
     def _check_of(self, check: ReplayCheck, batch: Batch, parts: Sequence[Part]) -> ReplayCheck | None:
-        here = batch.runner.here
-        if batch.tries > 1 or batch.capture:  # one that failed must not fail again because this takes longer
-            return None
-        if batch.size is None and not here:  # Spark may have more rows than fit into this process
+        # One that failed must not fail again because this takes longer; Spark may have more rows than this process can hold.
+        if batch.tries > 1 or batch.capture or (batch.size is None and not batch.runner.here):
             return None
         return check if check.chooses(batch.attempt.txid, parts, batch.size or 0) else None
 
@@ -192,7 +187,7 @@ class Attempts:
                 result = _meaning(error, "commit")
             finally:
                 self._begun.pop(batch.attempt, None)
-        self._report(LoopMessage(batch.attempt, result))
+        self._report((batch.attempt, result))
 
     def _commit_states(self, batch: Batch, order: Order) -> Committed:
         if self._observe is not None:

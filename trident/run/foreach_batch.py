@@ -14,7 +14,14 @@ import cloudpickle
 from trident.config import Config
 from trident.engine.dataframe_runner import DataFrameRunner
 from trident.engine.runners import cores
-from trident.errors import AlreadyRunningError, ConfigError, LogHeldError, TopologyError, TridentError
+from trident.errors import (
+    AlreadyRunningError,
+    CheckpointMismatchError,
+    ConfigError,
+    LogHeldError,
+    TopologyError,
+    TridentError,
+)
 from trident.graph import Graph, SpoutNode
 from trident.log.log_interface import TransactionLog
 from trident.log.log_state import LogState
@@ -27,7 +34,9 @@ from trident.roles import Closes, close_on_error
 from trident.run.batch import Observer
 from trident.run.drive import Drive, opened_to_last
 from trident.run.handed_batches import (
+    BEGIN_AGAIN,
     HandedBatches,
+    QueryBatch,
     check_columns,
     check_rows,
     definition_of,
@@ -91,6 +100,7 @@ class ForeachBatch(Closes):
         self._spout: SpoutNode | None = None
         self._columns: Any = None  # the schema that was checked last
         self._checked: str | None = None  # the run of a query whose rows are known to count
+        self._given: tuple[QueryBatch, DataFrame] | None = None  # what a query gave last, and its rows
         self._calls = threading.Lock()
         if graph is not None:
             _check_graph(graph)
@@ -105,9 +115,19 @@ class ForeachBatch(Closes):
         """
         with self._alone(f"batch {batch_id}"):
             found, adopts = query_batch_of(df, batch_id), self._adopts
+            self._refuse_other_rows(df, found)
             begins: OnNewLog = "behind" if adopts and found.batch else "checkpoint"
             self._lead(df, lambda txid, last, begun: definition_of(found, txid, last, begun, adopts), begins, found.run)
-            self._adopts = False  # for one start
+            self._adopts, self._given = False, (found, df)  # for one start
+
+    def _refuse_other_rows(self, df: DataFrame, found: QueryBatch) -> None:
+        """Raise `CheckpointMismatchError` for more rows of a batch that this run of the query gave: they would not count."""
+        if found.run is not None and self._given and self._given[0] == found and not df.sameSemantics(self._given[1]):
+            raise CheckpointMismatchError(
+                f"{self!r} was given batch {found.batch} twice in one run of a query, with other rows each time, and only the "
+                "first ones are recorded. Give it all rows of a batch at once, as in first.unionByName(second), or give each "
+                f"part a function and a log_dir of its own. {BEGIN_AGAIN}, because the other rows are missing"
+            )
 
     def write(self, df: DataFrame, *, batch: str) -> bool:
         """Process and commit a batch DataFrame under a name, once, however often it is repeated; whether it was done now.
@@ -202,7 +222,7 @@ class ForeachBatch(Closes):
         return define(log.txid, log.spouts.get(self._spout.id), begun)
 
     def _end(self, error: BaseException | None = None) -> None:
-        run, self._run = self._run, None
+        run, self._run, self._given = self._run, None, None
         if run is not None:
             run.end(error)
 
@@ -265,7 +285,7 @@ class ForeachBatch(Closes):
         return unpickled, (cloudpickle.dumps((_revive, type(self), self.__getstate__())),)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_run": None, "_handed": None, "_memory_log": None, "_calls": None}
+        return {**self.__dict__, "_run": None, "_handed": None, "_memory_log": None, "_calls": None, "_given": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _calls=threading.Lock())

@@ -32,7 +32,7 @@ _QUERY_ID = "sql.streaming.queryId"
 _MODE = re.compile(r"ForeachBatchSink.*\], (Update|Complete)\b")
 _KEEPS_VALUES = re.compile(r"StateStoreSave|WithState")  # aggregations; operators whose values user code keeps
 _BATCH, _NUMBER = re.compile(r"LogicalRDD \[([^\]]*)\]"), re.compile(r"#(\d+)")
-_BEGIN_AGAIN = (
+BEGIN_AGAIN = (
     'To count everything again, give a new checkpoint, a new log_dir and, once, state_recovery="discard_totals"'
 )
 
@@ -78,12 +78,12 @@ def definition_of(
         return None
     problem = _problem(found, txid, last)
     if problem is not None and not adopts:
-        raise CheckpointMismatchError(f"{problem}. {_BEGIN_AGAIN}")
+        raise CheckpointMismatchError(f"{problem}. {BEGIN_AGAIN}")
     if begun is not None and not found.is_same(begun):
         raise CheckpointMismatchError(
             f"a query gives batch {found.batch} (query {found.query}), but the log has begun batch {begun['batch']} of query "
             f"{begun['query']}, and transactional states may have a part of it: start the query with the checkpoint that has "
-            f"this batch. {_BEGIN_AGAIN}"
+            f"this batch. {BEGIN_AGAIN}"
         )
     told = {"query": found.query, "run": found.run, "planned_ms": found.planned_ms}
     return dict(begun) if begun is not None else {"batch": found.batch, "base": found.batch - txid, **told}

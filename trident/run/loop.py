@@ -19,9 +19,9 @@ from trident.engine.fragment_runs import TaskOutput
 from trident.errors import BatchFailedError, FencedError
 from trident.log.log_interface import DurableLog
 from trident.log.record_store import NotWrittenError
-from trident.log.records import CommitRecord
+from trident.log.records import TIME, CommitRecord
 from trident.observe.health import RunningBatch
-from trident.run.batch import Batch, BatchTimes, Definitions, LoopMessage, Observer, Undecided, with_timers
+from trident.run.batch import TIMERS, Batch, BatchTimes, Definitions, LoopMessage, Observer, Undecided
 from trident.run.committer import Committed
 from trident.run.coordinator import AttemptStatus, MasterBatchCoordinator, StartGate
 from trident.run.execution import Attempts, LaneOf
@@ -29,7 +29,6 @@ from trident.run.opened_topology import OpenedTopology
 from trident.run.progress import Progress
 from trident.run.retrying import Capturing, RetryRule
 from trident.run.sources import Sizes, Sources
-from trident.spout.interfaces import SpoutType
 from trident.state.kinds import LaterWrite
 from trident.steps.failures import Failure, StepFailed, failure_of
 
@@ -50,23 +49,22 @@ class BatchLoop:
         lane_of: LaneOf,
         progress: Progress,
         clock: Clock,
-        observer: Observer | None = None,
-        active: bool = True,
+        observe: Observer | None,
+        active: bool,
     ) -> None:
         config, log = opened.config, opened.log
         self._opened, self._config, self._log, self._name = opened, config, log, opened.plan.topology
-        self._progress, self._clock = progress, clock
-        self._observe = observer
+        self._progress, self._clock, self._observe = progress, clock, observe
         self._inbox = Channel[LoopMessage | None]()
         self._sources = Sources(opened, clock)
-        self._attempts = Attempts(opened, self._sources, lane_of, observer, self._inbox)
+        self._attempts = Attempts(opened, self._sources, lane_of, observe, self._inbox)
         most, interval_s = config.max_spout_pending, config.batch_emit_interval_ms / 1000
         self._coordinator = MasterBatchCoordinator(log.state.txid, log.epoch, most, interval_s)
-        repeats = all(spout.spout_type is SpoutType.TRANSACTIONAL for spout in opened.spouts.values())
+        repeats = opened.repeated == opened.spouts.keys()
         self._retrying = RetryRule(config, self._coordinator, clock, repeats, opened.letters.captures)
         self._capturing = Capturing(opened)
         self._batches: dict[int, Batch] = {}
-        notified = [each.coordinator for each in opened.spouts.values() if each.coordinator.offers("activate")]
+        notified = [each for each in opened.spouts.values() if each.offers("activate")]
         poll_s = config.poll_interval_ms / 1000
         self.start_gate = StartGate(self._name, self._coordinator, self._batches, notified, poll_s, active)
         self._stopping, self._look_at = threading.Event(), float("-inf")
@@ -90,8 +88,7 @@ class BatchLoop:
     @property
     def waiting(self) -> str:
         """What does not answer, and since when; empty if that is nothing."""
-        waiting = self._retrying.waiting or self._sources.waiting()
-        return "" if waiting is None else str(waiting)
+        return str(self._retrying.waiting or self._sources.waiting() or "")
 
     def drain(self) -> threading.Event:
         """Return an event that is set once all that the spouts had at this moment is committed."""
@@ -173,10 +170,11 @@ class BatchLoop:
         return bool(messages)
 
     def _handle(self, message: LoopMessage) -> None:
-        batch, result = self._batches.get(message.attempt.txid), message.result
+        attempt, result = message
+        batch = self._batches.get(attempt.txid)
         # A store fences the writers of a dead attempt when our later one begins.
-        if batch is None or batch.attempt != message.attempt:
-            logger.debug("topology %s: ignoring a result of dead attempt %s", self._name, message.attempt)
+        if batch is None or batch.attempt != attempt:
+            logger.debug("topology %s: ignoring a result of dead attempt %s", self._name, attempt)
             return
         if isinstance(result, BaseException):
             raise result
@@ -202,7 +200,7 @@ class BatchLoop:
                 defined = self._sources.define(txid, self._batches)
                 if defined is None:
                     self.start_gate.had_nothing(txid, now, 0.0 if before is None else self._clock.cpu() - before)
-                    if not self._batches and self.start_gate.awaited:
+                    if not self._batches:
                         self._tell_end()
                     return self.start_gate.wait_s(self._clock.monotonic())
                 self._start(now, asked, *defined)
@@ -213,7 +211,7 @@ class BatchLoop:
 
     def _tell_end(self) -> None:
         """Note that the spouts have no more, unless one may have something soon."""
-        if not self._sources.are_preparing():
+        if self.start_gate.awaited and not self._sources.are_preparing():
             self._log.check_owner()  # a replaced driver does not know what is committed
             self.start_gate.gave_all()
 
@@ -257,8 +255,7 @@ class BatchLoop:
                 del self._batches[batch.attempt.txid]
                 self._log.check_owner()
                 self.start_gate.had_nothing(batch.attempt.txid, batch.times.processed, batch.cost_s)
-                if self.start_gate.awaited:
-                    self._tell_end()
+                self._tell_end()
                 return
             self.start_gate.note_started(batch, not output.tuples, True, batch.times.processed)
         self._coordinator.mark_processed(batch.attempt)
@@ -297,15 +294,16 @@ class BatchLoop:
             self._opened.letters.write(attempt, captured, self._log.state.incarnation)
         counts = {"tuples": sum(batch.output.rows.values()), "dead_letters": len(captured)}
         at_ms = self._clock.wall_ms()
-        meaning, timers = self._opened.meaning, committed.timers
-        definitions = with_timers(batch.definitions, timers) if timers else batch.definitions
-        record = CommitRecord(*attempt, definitions, committed.touched, counts, at_ms, meaning.declares)
-        if self._opened.carrier is None:
+        definitions, carrier = batch.definitions, self._opened.carrier
+        if committed.timers:  # before these no window ends, and no timer is due
+            definitions = {**definitions, TIME: {**definitions[TIME], TIMERS: min(committed.timers)}}
+        record = CommitRecord(*attempt, definitions, committed.touched, counts, at_ms, self._opened.meaning.declares)
+        if carrier is None:
             self._log.append(record)
         else:
-            self._append_with_writes(self._opened.carrier, record, committed.later)
-        if meaning.declares:
-            meaning.mark_recorded()
+            self._append_with_writes(carrier, record, committed.later)
+        if record.declares:
+            self._opened.meaning.mark_recorded()
         self._coordinator.mark_committed(attempt)
         self._late = 0
         if self._retrying.waiting is not None:

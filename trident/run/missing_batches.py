@@ -30,24 +30,19 @@ from trident.state.map_state import committed_map
 from trident.state.txid import EMPTIED, RETRY_BITS, Sentinel, epoch_of
 
 
-def reached_batches(found: Found, log: LogState) -> list[int]:
-    """Return by partition the batch up to which its store has all that the sentinel can say."""
-    return [
-        _reached_batch(found, log, partition) if partition in found.mismatches else log.txid
-        for partition in range(len(found.instances))
-    ]
-
-
-def _reached_batch(found: Found, log: LogState, partition: int) -> int:
+def reached_batch(found: Found, log: LogState, partition: int) -> int:
+    """Return the batch up to which the store of a partition has all that the sentinel can say."""
+    if partition not in found.mismatches:
+        return log.txid
     sentinel, expected = found.sentinels[partition], log.expected_sentinel(found.name, partition)
     if sentinel is None or sentinel.incarnation == EMPTIED:
         return 0
     what = f"partition {partition} has {sentinel}"
     if sentinel.incarnation != log.incarnation:  # of a store that knows of a loss
-        empty_it = (
-            "If the history begins with the first batch, empty the whole store, and all batches are replayed into it"
+        why = (
+            f"{what}, and nothing says which values are gone. If the history begins with the first batch, empty the whole "
+            "store, and all batches are replayed into it"
         )
-        why = f"{what}, and nothing says which values are gone. {empty_it}"
         raise RewindError(found.name, why, 0)
     if expected is not None and (sentinel.txid, sentinel.attempt) > (expected.txid, expected.attempt):
         raise RewindError(found.name, f"{what}, so the store is ahead of the log, which has {expected}", 0)

@@ -16,7 +16,7 @@ declared type.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain, count, islice
@@ -32,12 +32,12 @@ from trident.errors import (
     UnsupportedOperation,
     WrongKeyError,
 )
-from trident.graph import Evolution, Graph, JoinWithinNode, PersistNode, StateNode, WindowNode
+from trident.graph import Graph, JoinWithinNode, PersistNode, StateNode, WindowNode
 from trident.log import log_address
 from trident.log.log_interface import TransactionLog
 from trident.log.records import DiscardRecord, LayoutRecord, StartRecord, TopologyRecord
-from trident.plan import make_plan
-from trident.plan.evolution import MOVED_FROM, REWRITTEN, STORED_AS
+from trident.plan import Plan, make_plan
+from trident.plan.evolution import MOVED_FROM, OF_ITS_FORM, REWRITTEN, STORED_AS
 from trident.plan.meaning import Meaning, TopologyChanges, compare, meaning_of, with_kept_options
 from trident.read.open_partitions import Conversion, graph_to_read, make_state, with_evolutions
 from trident.read.state_reader import ForeignLog, log_place
@@ -49,18 +49,7 @@ from trident.state.map_commits import CommittedMap
 from trident.state.map_state import SnapshottableMap
 from trident.state.maps import migrate_values
 from trident.state.sentinel import compare_stores, is_foreign, move_note, with_note
-from trident.state.txid import (
-    CHANGES,
-    FORMER,
-    RETRY_BITS,
-    SERIALIZER,
-    STORED_UNDER,
-    TOTAL_KEY,
-    Sentinel,
-    Txid,
-    Winners,
-    epoch_of,
-)
+from trident.state.txid import CHANGES, FORMER, RETRY_BITS, STORED_UNDER, Sentinel, Txid, Winners, epoch_of
 from trident.steps.key_columns import partition_of_total, partitions_of
 
 Progress = Callable[[str, int, int], None]
@@ -112,10 +101,10 @@ def move_state(
     with _held_log(source.name, states, config, "Move it to a store") as (log, opened):
         compared = _compare_with_log(log, target, name)
         known = log.state.declared.get("states", {}).get(name, {})
-        left = {**known, **known.get(MOVED_FROM, {})}  # of a move that goes on the log may know the end
-        source = graph_to_read(source, {"states": {name: left}} if left else {})
-        sides = Side(source, name, config, opened), Side(target, name, config, opened)
-        return _Move(log, *sides, compared, to, progress).run()
+        was = {**known, **known.get(MOVED_FROM, {})}  # of a move that goes on the log may know the end
+        source = graph_to_read(source, {"states": {name: was}} if was else {})
+        left, new = (Side(make_plan(graph), name, config, opened) for graph in (source, target))
+        return _Move(log, left, new, compared, to, progress).run()
 
 
 def migrate_state(graph: Graph, name: str, config: Config, progress: Progress = lambda *_: None) -> Moved:
@@ -203,27 +192,19 @@ def _held_log(
 class Side:
     """A declaration of a state: opens the partitions where it has them."""
 
-    def __init__(
-        self,
-        graph: Graph,
-        name: str,
-        config: Config,
-        opened: ExitStack,
-        evolutions: Mapping[str, Evolution] | None = None,
-    ) -> None:
-        self.plan = with_evolutions(make_plan(graph), evolutions or {})
-        self.name, self._config, self._opened = name, config, opened
-        self.partitions, self.node = self.plan.partitions[name], self.plan.states[name]
+    def __init__(self, plan: Plan, name: str, config: Config, opened: ExitStack) -> None:
+        self.plan, self.name, self._config, self._opened = plan, name, config, opened
+        self.partitions, self.node = plan.partitions[name], plan.states[name]
 
     def open(self, partitions: int, read_only: bool) -> StatePlace:
         states = []
         for partition in range(partitions):
             states.append(make_state(self.plan, self._config, self.name, partition, partitions, read_only))
             self._opened.callback(states[-1].close)
-        keeps_others = (WindowNode, JoinWithinNode)  # tuples, under keys that no aggregate writes
         own = [node for node in self.plan.commits if isinstance(node, PersistNode) and node.state == self.name]
-        node = self.plan.states[self.name]
-        return StatePlace(node, not node.free_keys and not isinstance(own[0], keeps_others), states)
+        # Windows and joins keep tuples, under keys that no aggregate writes.
+        is_hashed = not (self.node.free_keys or isinstance(own[0], (WindowNode, JoinWithinNode)))
+        return StatePlace(self.node, is_hashed, states)
 
 
 @contextmanager
@@ -236,8 +217,8 @@ def _opened_place(
         if name not in log.state.layouts:
             raise StateError(f"{doing} state {name!r}: topology {graph.name!r} has committed nothing to it yet")
         compared = check_meaning(graph.name, log, meaning_of(graph), config.allow_changed_topology)
-        place = Side(graph, name, config, opened, compared.evolutions).open(log.state.layouts[name][0], read_only=False)
-        yield log, place, compared
+        side = Side(with_evolutions(make_plan(graph), compared.evolutions), name, config, opened)
+        yield log, side.open(log.state.layouts[name][0], read_only=False), compared
 
 
 class StatePlace:
@@ -405,9 +386,8 @@ class _Move:
         keys = [key for key, row in rows.items() if not _is_same(row, there.get(key))]
         for partition, some in self._target.by_partition(keys).items() if keys else ():
             self._attempt += 1
-            before = self._laid[partition]
-            log = self._log.state
-            commit = Txid(self._txid, self._attempt, log.winners_of(self._name), before.incarnation)
+            before, winners = self._laid[partition], self._log.state.winners_of(self._name)
+            commit = Txid(self._txid, self._attempt, winners, before.incarnation)
             self._target.maps[partition].put_stored(commit, some, [rows[key] for key in some])
             self._laid[partition] = before._replace(attempt=self._attempt)
             self._written += len(some)
@@ -426,8 +406,7 @@ class _Move:
         copied = sum(map(len, target.pages()))
         if not total == compared == copied:
             raise self._differs(f"{total} keys were to be moved, {compared} were compared, {copied} are in the target")
-        log = self._log.state
-        compare_stores(self._name, source.states, lambda: log)
+        compare_stores(self._name, source.states, lambda: self._log.state)
 
     def _differs(self, how: str) -> StateError:
         return StateError(
@@ -459,7 +438,7 @@ def _compare_with_log(log: TransactionLog, graph: Graph, name: str) -> TopologyC
     now = meaning_of(graph)
     states = log.state.declared.get("states", {})
     # Rows are written again, a single value under another key.
-    facts = {fact: value for fact, value in states.get(name, {}).items() if fact not in (SERIALIZER, TOTAL_KEY)}
+    facts = {fact: value for fact, value in states.get(name, {}).items() if fact not in OF_ITS_FORM}
     known = Meaning({name: facts} if facts else {}, {})
     compared = compare(
         known,

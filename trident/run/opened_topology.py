@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -117,17 +118,18 @@ class OpenedTopology:
 
     def _open_engine(self, runner_of: RunnerOf, in_threads: bool) -> None:
         plan, closers, executors = self.plan, self.closers, self.executors
-        self.spouts, emitters = open_spouts(plan, self.config, partial(closers.add, "spouts"))
+        self.spouts, self.repeated, emitters = open_spouts(plan, self.config, partial(closers.add, "spouts"))
         self.config = config = with_workers(self.config, self.spouts)
         here, on_spark, behind = programs_of(plan, emitters, config.as_mapping(), executors)
         self.runner = runner_of(here, config, plan, on_spark, self.spouts)
         closers.add("runner", self.runner.close)
         to_close = partial(closers.add, "operations")
         self.committer = open_committer(plan, self.states, behind, self.runner, to_close, in_threads)
-        self.committing = [name for name, spout in self.spouts.items() if spout.coordinator.offers("commit")]
+        self.committing = [name for name, spout in self.spouts.items() if spout.offers("commit")]
         self.apart = why_apart(plan, executors, config.log_dir or "", self.committing)
         self.carrier, with_record = states_with_record(plan, self.log, self.apart)
-        self.committer.leave_to_record(with_record)
+        for name in with_record:
+            self.committer.states[name][0].facts.commit_with_record(self.committer.later.append)
         self.letters = dead_letters_of(config, plan.topology)
         publishing = ((name, one.facts.recorded) for name, each in self.states.items() for one in each)
         self.publishing = [
@@ -152,14 +154,10 @@ class Closers:
     def close(self, *kinds: str) -> None:
         """Close all, or some kinds only. Each thing is closed once, by the first thread that asks; errors are logged."""
         for kind in kinds or _ORDER:
-            while (close := self._next(kind)) is not None:
-                try:
-                    close()
-                except Exception:
-                    logger.exception("topology %s: closing failed", self._topology)
-
-    def _next(self, kind: str) -> Close | None:
-        try:
-            return self._by_kind[kind].popleft()  # atomic: two threads may close at once
-        except IndexError:
-            return None
+            with suppress(IndexError):
+                while True:
+                    close = self._by_kind[kind].popleft()  # atomic: two threads may close at once
+                    try:
+                        close()
+                    except Exception:
+                        logger.exception("topology %s: closing failed", self._topology)

@@ -127,7 +127,7 @@ class PartitionsCoordinator(ThrottledCoordinator):
     def parts(self, attempt: TransactionAttempt, definition: Definition, parallelism: int) -> Sequence[Any]:
         if "read" not in definition:
             last = definition["last"]
-            return [NewPart(attempt, name, last.get(name), self._share) for name in definition["partitions"]]
+            return [PartitionPart(attempt, name, last.get(name), self._share) for name in definition["partitions"]]
         if attempt.txid in self._tables:
             return [TablePart(table) for table in self._tables[attempt.txid].values()]
         entries = definition["read"]
@@ -136,7 +136,7 @@ class PartitionsCoordinator(ThrottledCoordinator):
         if lost:
             raise PartitionLostError(self._name, attempt.txid, _list_names(lost), _list_names(there))
         return [
-            ReplayedPart(attempt, name, entry["meta"], entry["rows"], entry.get("checksum"))
+            PartitionPart(attempt, name, entry["meta"], 1.0, entry["rows"], entry.get("checksum"))
             for name, entry in entries.items()
         ]
 
@@ -203,26 +203,15 @@ def _entry(read: PartitionRead) -> dict[str, Any]:
     return entry if read.crc is None else {**entry, "checksum": read.crc}
 
 
-class NewPart(NamedTuple):
-    """A partition that is read on from its last metadata."""
-
-    attempt: TransactionAttempt
-    partition: str
-    last_metadata: Any
-    share: float
-
-
-class ReplayedPart(NamedTuple):
-    """A partition of which the rows of a logged batch are read again; `rows` and `crc` are those of the first time."""
+class PartitionPart(NamedTuple):
+    """A partition that is read on from its last metadata; or of which the rows of a logged batch are read again."""
 
     attempt: TransactionAttempt
     partition: str
     metadata: Any
-    rows: int
-    crc: int | None
-
-
-Part = NewPart | ReplayedPart | TablePart
+    share: float = 1.0
+    rows: int | None = None  # of the first time, with their checksum; None: it is read on
+    crc: int | None = None
 
 
 class PartitionReader:
@@ -235,59 +224,56 @@ class PartitionReader:
     def is_quick(self) -> bool:
         return isinstance(self._emitter, Quick) and self._emitter.is_quick
 
-    def emit(self, part: Part) -> Iterator[pa.Table | PartitionRead]:
-        """Read a part: its tables, then, of a new one, what the reading returned."""
-        match part:
-            case TablePart():
-                yield part.table
-            case NewPart():
-                tables, read = self.read(part)
-                yield from tables
-                yield read
-            case ReplayedPart():
-                yield from self._again(part)
+    def emit(self, part: PartitionPart | TablePart) -> Iterator[pa.Table | PartitionRead]:
+        """Read a part: its tables, then, of one that is read on, what the reading returned."""
+        if isinstance(part, TablePart):
+            yield part.table
+        elif part.rows is not None:
+            yield from self._again(part)
+        else:
+            tables, read = self.read(part)
+            yield from tables
+            yield read
 
-    def read(self, part: NewPart) -> tuple[list[pa.Table], PartitionRead]:
-        call, metadata, tables = self._call(
-            "emit_partition_batch_new", self._emitter.emit_partition_batch_new, part, part.last_metadata, part.share
-        )
+    def read(self, part: PartitionPart) -> tuple[list[pa.Table], PartitionRead]:
+        emit = self._emitter.emit_partition_batch_new
+        call, metadata, tables = self._call("emit_partition_batch_new", emit, part)
         rows = sum(table.num_rows for table in tables)
         self._check(call, part, metadata, rows)
         crc = checksum(tables) if self._identical and rows else None
         size = sum(table.nbytes for table in tables)
         return tables, PartitionRead(part.partition, deepcopy(metadata), rows, size, crc)
 
-    def _again(self, part: ReplayedPart) -> list[pa.Table]:
-        call, _, tables = self._call("emit_partition_batch", self._emitter.emit_partition_batch, part, part.metadata)
+    def _again(self, part: PartitionPart) -> list[pa.Table]:
+        call, _, tables = self._call("emit_partition_batch", self._emitter.emit_partition_batch, part)
         rows, crc = sum(table.num_rows for table in tables), checksum(tables)
         if rows != part.rows or (part.crc is not None and crc != part.crc):
             raise ReplayMismatchError(
                 f"{call} gave other rows than when batch {part.attempt.txid} was read first: {read_said(rows, crc)} in "
-                f"place of {read_said(part.rows, part.crc)}. A transactional spout must give the same rows for the "
+                f"place of {read_said(part.rows or 0, part.crc)}. A transactional spout must give the same rows for the "
                 "same metadata. Make it do so (is the source unchanged?) and start again, or make it an "
                 "IOpaquePartitionedTridentSpout"
             )
         return tables
 
-    def _call(
-        self, name: str, emit: Callable[..., Any], part: NewPart | ReplayedPart, metadata: Any, share: float = 1.0
-    ) -> tuple[str, Any, list[pa.Table]]:
+    def _call(self, name: str, emit: Callable[..., Any], part: PartitionPart) -> tuple[str, Any, list[pa.Table]]:
         """Have the user's emitter read a partition; return what names the call, what it returned and what it emitted."""
         call = f"{self._name}: {name} of partition {part.partition!r}"
-        collector = _Collector(self._fields, call, share)
+        collector = _Collector(self._fields, call, part.share)
         try:
             # Copied here and above, because an emitter may change in place what it was given, or what it returned.
-            found = emit(part.attempt, collector, part.partition, deepcopy(metadata))
+            found = emit(part.attempt, collector, part.partition, deepcopy(part.metadata))
         except TridentError:  # it says enough, and may say what is to follow
             raise
         except Exception as error:
             raise SpoutError(f"{call}: {describe(error)}") from error
         return call, found, collector.tables()
 
-    def _check(self, call: str, part: NewPart, metadata: Any, rows: int) -> None:
-        if metadata is None and (rows or part.last_metadata is not None):
-            is_first = part.last_metadata is None
-            begins = "begin where this one began" if is_first else "read the partition from its beginning"
+    def _check(self, call: str, part: PartitionPart, metadata: Any, rows: int) -> None:
+        if metadata is None and (rows or part.metadata is not None):
+            begins = (
+                "read the partition from its beginning" if part.metadata is not None else "begin where this one began"
+            )
             raise SpoutError(
                 f"{call} emitted {rows} rows and returned None: the next batch would {begins}. Return where the reading ended, "
                 "as plain data; if there is nothing new, that is last_metadata"

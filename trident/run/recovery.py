@@ -27,15 +27,16 @@ from trident.log.log_state import LogState
 from trident.log.records import AdoptRecord, LayoutRecord, RenameRecord, ResetRecord, StartRecord, TopologyRecord
 from trident.plan import Plan
 from trident.plan.evolution import goes_on
-from trident.plan.meaning import Meaning, TopologyChanges, compare, meaning_of, with_kept_options
+from trident.plan.meaning import READS, Meaning, TopologyChanges, compare, meaning_of, with_kept_options
 from trident.plan.plan import spout_type_of
 from trident.read.open_partitions import with_evolutions
 from trident.run.accidents import Accidents, Found
 from trident.run.placements import kinds_of
 from trident.spout.interfaces import SaysWhereItBegins, SpoutType
 from trident.state.interfaces import StateType
+from trident.state.map_state import committed_map
 from trident.state.sentinel import check_sentinel, expected_text, is_foreign, move_note
-from trident.state.txid import CHANGES, KEPT, RETRY_BITS, Sentinel, epoch_of
+from trident.state.txid import CHANGES, KEPT, MISSED, RETRY_BITS, Sentinel, epoch_of
 
 logger = logging.getLogger(__name__)
 
@@ -93,14 +94,14 @@ class NewMeaning:
     """What is new or changed: recorded with the first committed batch, so that code which commits none leaves no trace."""
 
     def __init__(self, log: TransactionLog, now: Meaning, lasting: Collection[str] = ()) -> None:
-        before = Meaning.of_log(log.state.declared)
-        self._log = log
-        states = {name: facts for name, facts in now.states.items() if before.states.get(name) != facts}
-        streams = {name: facts for name, facts in now.streams.items() if before.streams.get(name) != facts}
-        declares = {"states": states, "streams": streams}
-        self.declares: Mapping[str, Mapping[str, Any]] = declares if states or streams else {}  # by the next record
+        self._log, before = log, Meaning.of_log(log.state.declared)
+        both = {"states": (before.states, now.states), "streams": (before.streams, now.streams)}
+        new = {
+            kind: {name: of[name] for name in of if known.get(name) != of[name]} for kind, (known, of) in both.items()
+        }
+        self.declares: Mapping[str, Mapping[str, Any]] = new if any(new.values()) else {}  # by the next record
         # Recorded before anything is written, because that may stay although its batch fails.
-        self.lasts = not set(lasting).isdisjoint(states)
+        self.lasts = not set(lasting).isdisjoint(new["states"])
 
     @classmethod
     def of(cls, log: TransactionLog, plan: Plan, compared: TopologyChanges, lasting: Collection[str]) -> NewMeaning:
@@ -113,16 +114,23 @@ class NewMeaning:
         return found
 
     def record(self) -> None:
-        self._log.append(TopologyRecord(**self.declares))
+        """Record it before a batch commits, but for what states miss from it on: the batch may never commit."""
+        states, streams = self.declares["states"], self.declares["streams"]
+        missed = {name: facts for name, facts in states.items() if MISSED in facts}
+        self._log.append(TopologyRecord({name: states[name] for name in states if name not in missed}, streams))
         self.mark_recorded()
+        self.declares = {"states": missed, "streams": {}} if missed else {}
 
     def mark_recorded(self) -> None:
         self.declares, self.lasts = {}, False
 
 
 def _with_feeds(plan: Plan, log: LogState, meaning: Meaning) -> Meaning:
-    """Return what is to be recorded: also what states keep; a feed goes on where its state means what it meant."""
-    states, known = {}, log.declared.get("states", {})
+    """Return what is to be recorded: also what states keep, since when others miss what is read, what streams have read before.
+
+    A feed goes on where its state means what it meant.
+    """
+    states, known, before = {}, log.declared.get("states", {}), log.declared.get("streams", {})
     for name, facts in meaning.states.items():
         means = {fact: value for fact, value in facts.items() if fact not in (CHANGES, KEPT)}
         since = log.changes_since(name) if goes_on(known.get(name), means) else None
@@ -130,7 +138,16 @@ def _with_feeds(plan: Plan, log: LogState, meaning: Meaning) -> Meaning:
         kept = {option: value for option, value in store.kept.items() if value != 0}
         feed = {CHANGES: log.txid if since is None else since} if store.keeps_changes else {}
         states[name] = {**means, **feed, **({KEPT: kept} if kept else {})}
-    return Meaning(states, meaning.streams)
+    for name, facts in known.items():
+        if name not in states and MISSED not in facts and not meaning.streams.keys().isdisjoint(facts["streams"]):
+            states[name] = {**facts, MISSED: log.txid + 1}
+    return Meaning(
+        states, {name: _with_former_reads(facts, before.get(name, {})) for name, facts in meaning.streams.items()}
+    )
+
+
+def _with_former_reads(facts: Mapping[str, Any], before: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {**facts, READS: sorted({*facts[READS], *before.get(READS, ())})} if READS in facts else facts
 
 
 def reconcile(
@@ -155,7 +172,9 @@ def reconcile(
         begins = {
             name: one.on_new_log if isinstance(one, SaysWhereItBegins) else "start" for name, one in spouts.items()
         }
-        _recover(log, Accidents(log.state, founds, begins), policy, rewind)
+        others = sorted(states.keys() - {found.name for found in founds})
+        unseen = [name for name in others if not plan.states[name].spec.facts.in_memory]
+        _recover(log, Accidents(log.state, founds, begins, unseen), policy, rewind)
         log.append(StartRecord.now(log.epoch, executors))
         by_name = {found.name: found for found in founds}
         for name, partitions in states.items():
@@ -182,39 +201,44 @@ def _compare(
 ) -> Found:
     """Compare a state with the log; `lasts`: nothing takes back what a failed attempt wrote to it."""
     instances = [*laid_out, *wanted[len(laid_out) :]]
-    found = Found(name, instances, len(laid_out), [instance.read_sentinel() for instance in instances])
     # The next commit, to be compared with what drivers of earlier epochs left behind.
     commits = log.state.commits(name, len(instances), attempt=_ABOVE_ALL)
+    found = Found(name, instances, len(laid_out), _read_sentinels(instances, not any(one.expected for one in commits)))
+    defines = lasts and any(spout_type_of(node.spout) is SpoutType.TRANSACTIONAL for node in plan.spouts)
     for partition, (instance, sentinel) in enumerate(zip(instances, found.sentinels, strict=True)):
         # The log expects nothing of an added partition; a sentinel of an earlier layout may be there.
         if partition >= found.known and sentinel is not None and _knows(log, sentinel):
             sentinel = sentinel._replace(txid=0)
         try:
             check_sentinel(name, partition, sentinel, commits[partition], instance.place)
-            is_next = sentinel is not None and sentinel.txid >= commits[partition]
-            if lasts and is_next and _is_undefined(plan, log, commits[partition]):
+            txid = commits[partition]
+            if defines and sentinel is not None and sentinel.txid >= txid and txid not in log.state.definitions:
                 # It would be another batch now, and the keys that it has written would take none of its rows.
-                expected = expected_text(commits[partition])
-                raise StateMismatchError(name, partition, expected, f"{sentinel}, which the log has not defined")
+                raise StateMismatchError(
+                    name, partition, expected_text(txid), f"{sentinel}, which the log has not defined"
+                )
         except StateMismatchError as mismatch:
             found.mismatches[partition] = mismatch
     return found
 
 
-def _is_undefined(plan: Plan, log: TransactionLog, txid: int) -> bool:
-    """Whether the log lacks what a batch was of which a state has something, though it has all definitions before."""
-    defines = any(spout_type_of(node.spout) is SpoutType.TRANSACTIONAL for node in plan.spouts)
-    return defines and txid not in log.state.definitions
+def _read_sentinels(partitions: Sequence[Any], is_new: bool) -> list[Sentinel | None]:
+    """Read the sentinels; of a state that is new to the log, and has only values, as in a copy, ones that no log knows."""
+    found: list[Sentinel | None] = [partition.read_sentinel() for partition in partitions]
+    for at, partition in enumerate(partitions):
+        copied = committed_map(partition) if is_new and found[at] is None else None
+        last_txid = None if copied is None else copied.backing.facts.unclaimed_txid
+        if last_txid is not None and (txid := last_txid()):
+            found[at] = Sentinel("unknown", txid, 0)
+    return found
 
 
 def _refuse_other_places(mismatches: Sequence[Found], policy: str) -> None:
-    for each in mismatches:
-        # Not for a recovery: another state's values are not ours, and a state that was moved is not there.
-        way = next(
-            (one for one in each.mismatches.values() if isinstance(one, (StatePlaceError, StateMovedError))), None
-        )
-        if way is not None and (policy != "keep_totals_even_if_wrong" or isinstance(way, StateMovedError)):
-            raise way
+    # Not for a recovery: another state's values are not ours, and a state that was moved is not there.
+    refused = (StateMovedError,) if policy == "keep_totals_even_if_wrong" else (StateMovedError, StatePlaceError)
+    for one in (one for each in mismatches for one in each.mismatches.values()):
+        if isinstance(one, refused):
+            raise one
 
 
 def _recover(log: TransactionLog, found: Accidents, policy: str, rewind: Rewind) -> None:

@@ -54,17 +54,16 @@ def moment_text(ms: int) -> str:
 
 
 class RetryRule:
-    """What follows the failures of a topology's batches."""
+    """What follows the failures of a topology's batches.
+
+    `repeats`: a batch that is tried again has the same tuples, so that a mistake is made again.
+    `captures`: a last try leaves out the tuples that raise.
+    """
 
     def __init__(
-        self,
-        config: Config,
-        coordinator: MasterBatchCoordinator,
-        clock: Clock | None = None,
-        repeats: bool = False,  # a batch that is tried again has the same tuples, so that a mistake is made again
-        captures: bool = False,  # a last try leaves out the tuples that raise
+        self, config: Config, coordinator: MasterBatchCoordinator, clock: Clock, repeats: bool, captures: bool
     ) -> None:
-        self._config, self._coordinator, self._clock = config, coordinator, clock or Clock()
+        self._config, self._coordinator, self._clock = config, coordinator, clock
         self._repeats, self._captures = repeats, captures
         self._mistaken = 0  # the last batch with a mistake, which its next try leaves out
         self.waiting: Waiting | None = None
@@ -126,8 +125,7 @@ class RetryRule:
 
 def backoff_s(config: Config, tries: int) -> float:
     """Return how many seconds pass after so many tries; they double with each, up to a maximum."""
-    doubled = config.retry_backoff_ms * 2 ** min(tries - 1, 30)
-    return float(min(doubled, config.retry_backoff_max_ms)) / 1000
+    return float(min(config.retry_backoff_ms * 2 ** min(tries - 1, 30), config.retry_backoff_max_ms)) / 1000
 
 
 class Capturing:

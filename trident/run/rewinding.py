@@ -41,7 +41,7 @@ from trident.run.accidents import Found
 from trident.run.batch_replay import Replay, without_states
 from trident.run.committer import Committed
 from trident.run.engine_choice import is_given_up
-from trident.run.missing_batches import Lacking, RecordedPast, check_states_fit, reached_batches, span_of
+from trident.run.missing_batches import Lacking, RecordedPast, check_states_fit, reached_batch, span_of
 from trident.state.interfaces import Key
 from trident.state.map_commits import CommittedMap
 from trident.state.map_state import DEFAULT_SNAPSHOT_KEY, SnapshottableMap, committed_map
@@ -94,7 +94,9 @@ def _plan(
     if log.state.retention is None:
         why = "the topology keeps no history (history=), so nothing says what was in the batches that its store lacks"
         raise RewindError(behind[0].name, why, 0)
-    graph, reach = graph.of_batches(), {found.name: reached_batches(found, log.state) for found in founds}
+    graph, reach = graph.of_batches(), dict[str, list[int]]()
+    for found in founds:
+        reach[found.name] = [reached_batch(found, log.state, at) for at in range(len(found.instances))]
     try:
         past = RecordedPast(log_place(graph.name, config), reach)
     except HistoryGapError as error:

@@ -11,7 +11,6 @@ import weakref
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from time import monotonic
-from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
 from trident.channel import waitable
@@ -215,9 +214,7 @@ class RunningTopology(Drive):
     def __enter__(self) -> RunningTopology:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         self.stop()
         if error is None:
             self._raise_error()
@@ -262,16 +259,12 @@ class RunningTopology(Drive):
                     "waits for is abandoned, and a restart goes on after the last recorded batch"
                 )
             if error is not None:
-                self._give_up(error)
-
-    def _give_up(self, error: TridentError) -> None:
-        """End the topology although its thread, or a commit, does not come back."""
-        self.loop.stop()  # if the thread comes back it must not begin a commit
-        self._note(error)
-        self._tell_ended()
-        self._ended.set()
-        # Not the log: the thread may come back, and no other driver may write meanwhile.
-        self.opened.closers.close("spouts")  # threads that wait for them have waited long enough
+                self.loop.stop()  # if the thread comes back it must not begin a commit
+                self._note(error)
+                self._tell_ended()
+                self._ended.set()
+                # Not the log: the thread may come back, and no other driver may write meanwhile.
+                self.opened.closers.close("spouts")  # threads that wait for them have waited long enough
 
     def _tell_ended(self) -> None:
         if self._page is not None:

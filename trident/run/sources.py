@@ -13,12 +13,13 @@ from typing import Any, TypeVar
 from trident.channel import Clock
 from trident.engine.worker import Part
 from trident.errors import describe
+from trident.graph import WindowNode
 from trident.log.records import LETTERS, TIME, DefineRecord
-from trident.run.batch import NOTHING, Batch, BatchTime, Begun, Definitions, Said, Undecided
+from trident.run.batch import NOTHING, Batch, Begun, Definitions, Said, Undecided, is_ahead, time_of_batch
 from trident.run.opened_topology import OpenedTopology
 from trident.run.replays import Replays
 from trident.run.retrying import Waiting, moment_text
-from trident.spout.interfaces import Definition, Lag, SpoutType
+from trident.spout.interfaces import Definition, Lag
 from trident.steps.failures import StepFailed, calls_user_code, failing_at, failure_of
 
 logger = logging.getLogger(__name__)
@@ -47,16 +48,15 @@ class Sources:
         self._log, self._clock = opened.log, clock
         self.asked: Begun | None = None  # the spout that may not return
         self._sync, self._topology, self._warned_ahead = bool(opened.lasting), opened.plan.topology, 0
-        self._time, self._may_begin_again = BatchTime.of(opened.plan), opened.config.reset_batch_time
+        over_time = [node for node in opened.plan.commits if isinstance(node, WindowNode)]
+        self._has_time = any(node.config.by_batch_time for node in over_time)
+        self._may_begin_again = opened.config.reset_batch_time
         self._replays = Replays(opened.plan, opened.letters)
-        self._coordinators = {name: spout.coordinator for name, spout in opened.spouts.items()}
+        self._coordinators, self._repeated = opened.spouts, {*opened.repeated, LETTERS}
         self.pressure, self._told_share = BackPressure(opened.config.target_batch_s), 1.0
         self.lags: dict[str, Lag | None] = dict.fromkeys(opened.spouts)
-        offered = [(one, name) for name, each in self._coordinators.items() for one in _OF_SOME if each.offers(one)]
-        self._offering = {method: [name for one, name in offered if one == method] for method in _OF_SOME}
+        self._offering = {one: [name for name, each in opened.spouts.items() if each.offers(one)] for one in _OF_SOME}
         self._throttled = self._offering["throttle"] if opened.config.target_batch_s else []
-        self._is_repeated = {name: spout.spout_type is SpoutType.TRANSACTIONAL for name, spout in opened.spouts.items()}
-        self._is_repeated[LETTERS] = True
         self._begun_before = frozenset(opened.log.state.definitions)  # by a driver that may not have known each spout
         # By spout, the largest hint of its stage, 0 if there is none; a state's hint is the number of its partitions.
         hints, stages = opened.plan.hints.items(), opened.plan.fragments
@@ -97,7 +97,7 @@ class Sources:
                 said[LETTERS] = Said(letters, size=self._replays.size_of(letters, self._log.state))
         sizes = {name: one.size for name, one in said.items() if one.definition is not None}
         undecided = tuple(name for name, one in said.items() if not one.traits.is_complete)
-        now = 0 if self._time is None else self._clock.wall_ms()
+        now = self._clock.wall_ms() if self._has_time else 0
         time_if_read = self._time_of(now, txid, in_flight, said)
         if not undecided:
             definitions = self._settle(txid, logged, said, time_if_read)
@@ -110,7 +110,7 @@ class Sources:
     def _say(self, txid: int, name: str, logged: Definitions, in_flight: Mapping[int, Batch]) -> Said:
         if name in logged:
             return self._answer(name, lambda: logged[name])
-        if self._is_repeated[name] and txid in self._begun_before:
+        if name in self._repeated and txid in self._begun_before:
             return NOTHING  # keys that the batch has written take no more of it
         begin, earlier = self._coordinators[name].initialize_transaction, self._earlier(name, txid, in_flight)
         return self._answer(name, begin, txid, earlier)
@@ -160,13 +160,11 @@ class Sources:
         self, now: int, txid: int, in_flight: Mapping[int, Batch], said: Mapping[str, Said]
     ) -> Definition | None:
         """Return the time of a batch whose spouts said this; None if there is no batch, or if no window uses the time."""
-        if self._time is None:
+        if not self._has_time:
             return None
         logged, earlier = self._log.state.definitions.get(txid, {}), self._earlier(TIME, txid, in_flight)
-        time = self._time.define(
-            now, logged.get(TIME), earlier, _any(said), is_begun=bool(logged), may_begin_again=self._may_begin_again
-        )
-        if time is not None and self._time.ahead(now, time) and time["now"] != self._warned_ahead:
+        time = time_of_batch(now, logged.get(TIME), earlier, _any(said), bool(logged), self._may_begin_again)
+        if time is not None and is_ahead(now, time) and time["now"] != self._warned_ahead:
             self._warned_ahead = ahead = time["now"]
             at = [each.txid for each in self._log.state.history if each.spouts.get(TIME, {}).get("now") == ahead]
             logger.warning(
@@ -190,11 +188,10 @@ class Sources:
             return None
         for name, (definition, traits, _) in said.items():
             is_chosen = traits.is_start_position
-            if (is_chosen or self._is_repeated[name]) and (self._sync or not traits.is_guess) and name not in logged:
+            if (is_chosen or name in self._repeated) and (self._sync or not traits.is_guess) and name not in logged:
                 self._log.append(DefineRecord(txid, name, definition), self._sync or is_chosen)
         if time is not None and TIME not in logged:
-            moment = {name: time[name] for name in ("now", "begins_again") if name in time}
-            self._log.append(DefineRecord(txid, TIME, moment), self._sync)
+            self._log.append(DefineRecord(txid, TIME, time), self._sync)
         return given
 
     def _earlier(self, name: str, txid: int, in_flight: Mapping[int, Batch]) -> Definition | None:

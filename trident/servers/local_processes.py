@@ -10,8 +10,9 @@ import signal
 import subprocess
 import time
 import weakref
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from trident.errors import TridentError
 
@@ -110,6 +111,20 @@ def _abandon_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_abandon_in_child)
+
+
+def run_captured(command: str | Sequence[str], **more: Any) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end, without input; what it says is text of the result."""
+    return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, **more)
+
+
+def scratch_environment(scratch: Path) -> dict[str, str]:
+    """Return the variables with which a short run of Spark leaves in one folder what a kill leaves behind."""
+    java = ["-XX:TieredStopAtLevel=1", os.environ.get("JAVA_TOOL_OPTIONS", "")]  # else it mostly compiles Spark
+    if len(str(scratch)) <= 60:  # the path of a socket, which Spark has there, is of a limited length
+        java.append(f"-Djava.io.tmpdir={scratch}")
+    tools = " ".join(filter(None, java))
+    return {"TMPDIR": str(scratch), "SPARK_LOCAL_DIRS": str(scratch), "JAVA_TOOL_OPTIONS": tools}
 
 
 def kill_job(process: subprocess.Popen[bytes]) -> None:

@@ -13,6 +13,7 @@ from trident.spout.interfaces import (
     ICommitterTridentSpout,
     ITridentSpout,
     Lag,
+    NamesItsSources,
     PartitionRead,
     Quick,
     SaysWhereItBegins,
@@ -39,7 +40,7 @@ from trident.spout.rich import (
 __all__ = [
     "Activated", "Away", "BadRow", "BatchCoordinator", "BatchTraits", "DeclaresOutputFields", "DeclaresSpoutType",
     "Definition", "Emitter", "Extra", "IBatchSpout", "ICommitterTridentSpout", "IOpaquePartitionedTridentSpout",
-    "IPartitionedTridentSpout", "IRichSpout", "ITridentSpout", "Lag", "OpaquePartitionedEmitter",
+    "IPartitionedTridentSpout", "IRichSpout", "ITridentSpout", "Lag", "NamesItsSources", "OpaquePartitionedEmitter",
     "OutputFieldsDeclarer", "PartitionCollector", "PartitionRead", "PartitionedCoordinator", "PartitionedEmitter",
     "Quick", "SaysWhereItBegins", "SpoutOutputCollector", "SpoutType", "TopologyContext", "TransactionAttempt",
     "needs_package",

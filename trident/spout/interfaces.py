@@ -339,6 +339,15 @@ class SaysWhereItBegins(Protocol):
 
 
 @runtime_checkable
+class NamesItsSources(Protocol):
+    """A spout that can say which topics, folders or keys it reads."""
+
+    @property
+    def source_names(self) -> Sequence[str]:
+        """Their names; of a part `"whole/part"`. What another stream has read under such a name is not read again."""
+
+
+@runtime_checkable
 class Quick(Protocol):
     """An emitter that says whether it reads without waiting."""
 

@@ -36,6 +36,9 @@ class MapFacts:
         What its commits have changed; None: that is not kept.
     past_caches
         The map behind a memory: a snapshot read must not see what a crashed commit remembered; None: it remembers nothing.
+    unclaimed_txid
+        Returns the last batch of which there are values, 0 without any; asked where there is no sentinel. None: no copy of the
+        values can lack it.
     keeps_attempts
         Returns whether opaque values say which attempt wrote them.
     multi_get_opaque
@@ -54,6 +57,7 @@ class MapFacts:
     has_typed_columns: bool = False
     kept_changes: KeptChanges | None = None
     past_caches: BackingMap | None = None
+    unclaimed_txid: Callable[[], int] | None = None
     keeps_attempts: Callable[[], bool] = lambda: True
     multi_get_opaque: Callable[[Sequence[Key]], OpaqueTable | None] | None = None
     commit_with_record: Callable[[Callable[[LaterWrite], None]], None] | None = None

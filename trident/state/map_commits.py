@@ -23,7 +23,7 @@ from typing import Any
 from trident.counts import count_keys
 from trident.errors import CommitOrderError, UnsupportedOperation
 from trident.roles import adapt
-from trident.state.backing_map import BackingMap, backing_map
+from trident.state.backing_map import backing_map
 from trident.state.encoding.equal_keys import CanonicalKeys, typed_keys
 from trident.state.forwarding import PassedAbility, innermost
 from trident.state.interfaces import IBackingMap, Key, State, StateFacts, StateType, ValueUpdater
@@ -50,7 +50,10 @@ class CommittedMap(State, ABC):
         fences, resets = self._guard is self.backing, self.backing.offers("reset")
         self.facts = StateFacts(fences, known.shares_keys, keeps_columns, can_be_emptied=resets)
         self.past_caches = self.backing if known.past_caches is None else known.past_caches
-        self._removals = Removals(self.backing, self.kind)
+        self._deletes = self.backing.offers("multi_delete")
+        self._removed: dict[
+            Key, Txid
+        ] = {}  # by key, not yet deleted, the commit that removed it; that may not have ended
         self._txid: Txid | None = None
         self._written: dict[Key, Any] = {}
         # What this commit wrote as a table, to be made when it is asked for; not yet in `_written`.
@@ -59,8 +62,8 @@ class CommittedMap(State, ABC):
         adapt(State, self)  # what this class can do besides
 
     def share_keys(self) -> None:
-        self._puts_at_commit = True
-        self._removals.keep_all()
+        # Nothing is deleted from now on: another partition may write a key while this one deletes it.
+        self._puts_at_commit, self._deletes, self._removed = True, False, {}
 
     def written_keys(self) -> Collection[Key]:
         return [*self._written, *self._removed_absent]
@@ -72,7 +75,8 @@ class CommittedMap(State, ABC):
         if commit.incarnation is not None:
             check_sentinel(self.name, self.partition, self._guard.read_sentinel(), commit, self.name)
         self._begin(commit)
-        self._removals.begin(commit)
+        if self._removed:
+            self._delete_removed(commit)
         self._txid = commit
 
     def commit(self, txid: int) -> None:
@@ -118,7 +122,8 @@ class CommittedMap(State, ABC):
         found = list(zip(distinct, self.multi_get(distinct), strict=True))
         there = CanonicalKeys(key for key, value in found if value is not None)
         self.multi_put(there, [None] * len(there))
-        self._removals.note(there, self._current())
+        if self._deletes:
+            self._removed.update(dict.fromkeys(there, self._current()))
         if self._puts_at_commit:  # what another partition writes now would be there or not by the order of the two
             self._removed_absent += (key for key, value in found if value is None)
 
@@ -162,7 +167,7 @@ class CommittedMap(State, ABC):
                 "its own means, or give the state a new key prefix"
             )
         self._forget()
-        self._removals.forget()
+        self._removed = {}
         # Laid over what was read last alone: nothing is removed from another writer that came since.
         self.move_sentinel(Sentinel(EMPTIED, 0, 0), force=True)
         self.backing.reset()
@@ -203,6 +208,26 @@ class CommittedMap(State, ABC):
             self._lay_sentinel(commit, sealed=self.backing.facts.commits_atomically)
             self.backing.begin(commit)
 
+    def _delete_removed(self, txid: Txid) -> None:
+        """Delete keys that were removed long ago and stayed so; called once the commit holds the fence."""
+        for key in [key for key, by in self._removed.items() if by >= txid or not txid.winners.won(by, by.attempt)]:
+            del self._removed[key]  # an attempt that lost; its replay decides again
+        due = {key: by for key, by in self._removed.items() if by <= txid - REMOVAL_LAG}
+        if due:
+            stored = self.backing.multi_get(list(due))
+            self.backing.multi_delete(
+                [k for (k, by), found in zip(due.items(), stored, strict=True) if self._is_tombstone(found, by)]
+            )
+            self._removed = {key: by for key, by in self._removed.items() if key not in due}
+
+    def _is_tombstone(self, found: Any, by: Txid) -> bool:
+        """Whether `found` is what the commit `by` wrote for a key that it removed."""
+        if self.kind is StateType.OPAQUE:
+            return isinstance(found, OpaqueValue) and (found.txid, found.attempt, found.curr) == (by, by.attempt, None)
+        return (
+            bool(found == TransactionalValue(int(by), None)) if self.kind is StateType.TRANSACTIONAL else found is None
+        )
+
     def _latest(self, found: Sequence[Any]) -> list[Any]:
         """Return the values of the latest writes, which are the last fields of what is stored."""
         return [None if stored is None else stored[-1] for stored in found]
@@ -221,9 +246,7 @@ class CommittedMap(State, ABC):
             return []
         count_keys(asked=len(keys))
         stored, written = self.backing.multi_get(keys), self._written
-        if not written:
-            return stored
-        return [written.get(key, found) for key, found in zip(keys, stored, strict=True)]
+        return [written.get(key, found) for key, found in zip(keys, stored, strict=True)] if written else stored
 
     def _put(self, keys: Sequence[Key], stored: Sequence[Any]) -> None:
         if keys:
@@ -256,45 +279,3 @@ class _Replace:
 
     def update(self, stored: Any) -> Any:
         return self.value
-
-
-class Removals:
-    """The keys that one instance removed and has not deleted yet; none if the store cannot delete."""
-
-    def __init__(self, backing: BackingMap, kind: StateType) -> None:
-        self._backing, self._kind = backing, kind
-        self._deletes = backing.offers("multi_delete")
-        self._removed: dict[Key, Txid] = {}  # the commit that did it, which may not have ended
-
-    def begin(self, txid: Txid) -> None:
-        """Delete keys that were removed long ago and stayed so; called once the commit holds the fence."""
-        if not self._removed:
-            return
-        for key in [key for key, by in self._removed.items() if by >= txid or not txid.winners.won(by, by.attempt)]:
-            del self._removed[key]  # an attempt that lost; its replay decides again
-        due = {key: by for key, by in self._removed.items() if by <= txid - REMOVAL_LAG}
-        if due:
-            stored = self._backing.multi_get(list(due))
-            self._backing.multi_delete(
-                [k for (k, by), found in zip(due.items(), stored, strict=True) if self._is_tombstone(found, by)]
-            )
-            self._removed = {key: by for key, by in self._removed.items() if key not in due}
-
-    def keep_all(self) -> None:
-        """Delete nothing from now on: another partition may write a key while this one deletes it."""
-        self._deletes, self._removed = False, {}
-
-    def note(self, keys: Sequence[Key], by: Txid) -> None:
-        if self._deletes:
-            self._removed.update(dict.fromkeys(keys, by))
-
-    def forget(self) -> None:
-        self._removed = {}
-
-    def _is_tombstone(self, found: Any, by: Txid) -> bool:
-        """Whether `found` is what the commit `by` wrote for a key that it removed."""
-        if self._kind is StateType.OPAQUE:
-            return isinstance(found, OpaqueValue) and (found.txid, found.attempt, found.curr) == (by, by.attempt, None)
-        if self._kind is StateType.TRANSACTIONAL:
-            return bool(found == TransactionalValue(int(by), None))
-        return found is None

@@ -80,7 +80,10 @@ class OpaqueMap(CommittedMap):
         """Write `[txid, attempt, base, f(base)]` for each key, where base is the value before this batch."""
         txid, keys = self._current(), self._distinct(keys)
         bases, written = self._bases(keys, txid), self._written
-        values = _update_all(bases, updaters)
+        if type(updaters) is CombinerUpdates:
+            values = updaters.update_all(bases)
+        else:
+            values = [updater.update(base) for base, updater in zip(own_all(bases), updaters, strict=True)]
         # What this commit wrote earlier is the base, but `prev` stays the value before the batch.
         prevs = [written[k].prev if k in written else b for k, b in zip(keys, bases, strict=True)] if written else bases
         heads = [int(txid)] * len(keys), [txid.attempt] * len(keys)
@@ -186,12 +189,6 @@ def migrate_values(
         for place in places:
             now[place] = found[place]._replace(prev=next(new), curr=next(new))  # type: ignore[union-attr]
     return now
-
-
-def _update_all(bases: list[Any], updaters: Sequence[ValueUpdater[Any]]) -> list[Any]:
-    if type(updaters) is CombinerUpdates:
-        return updaters.update_all(bases)
-    return [updater.update(base) for base, updater in zip(own_all(bases), updaters, strict=True)]
 
 
 class TransactionalMap(CommittedMap):

@@ -69,7 +69,6 @@ class NumberForm:
 
     @cached_property
     def width(self) -> int:
-        """How many numbers a value has."""
         return len(self.types)
 
     @cached_property
@@ -163,7 +162,6 @@ class NumberColumn:
         return none
 
     def repeat(self, number: int) -> Column:
-        """Return a number for each value."""
         made = np.empty(len(self.flags), np.int64)
         made.fill(number)  # of a few, three times as fast as `numpy.full`
         return made
@@ -238,23 +236,20 @@ def _combine_into(new: Column, old: Column, had: npt.NDArray[np.bool_], given: C
     if not had.all():
         combined = np.where(had, combined, given)
     new[:] = combined
-    return not (function == "sum" and new.dtype == np.int64 and overflows(old, given, combined, had))
+    # A sum that wrapped around has another sign than both numbers.
+    wraps = function == "sum" and new.dtype == np.int64
+    return not (wraps and bool((((old ^ combined) & (given ^ combined) < 0) & had).any()))
 
 
 def combined_numbers(base: Column, values: Column, function: Combine) -> Column:
     """Return the result of `Sum`, `Min` or `Max`: of equal numbers the stored one; a NaN is greater than any number."""
     if function == "sum":
         if base.dtype == np.int64:
-            return base + values  # NumPy does not warn about integer overflow; see overflows
+            return base + values  # NumPy does not warn about integer overflow; see _combine_into
         with np.errstate(invalid="ignore", over="ignore"):  # Python adds infinities and NaN without a warning
             return base + values
     better = (values < base) | (base != base) if function == "min" else (values > base) | (values != values)
     return np.where(better, values, base)
-
-
-def overflows(base: Column, values: Column, new: Column, had: npt.NDArray[np.bool_]) -> bool:
-    """Whether a sum wrapped around: its sign then differs from that of both numbers."""
-    return bool((((base ^ new) & (values ^ new) < 0) & had).any())
 
 
 def sums_have_turned(fields: Sequence[Column | pa.Array]) -> bool:
@@ -283,7 +278,6 @@ class PackedStructs:
         self._room = 40 + 2 * (sum(map(len, self._names)) + 9 * form.width)  # more than a value has
 
     def encode(self, table: OpaqueTable) -> list[bytes]:
-        """Return the bytes of values that one commit writes."""
         assert table.span is not None, "the columns of a commit say who wrote them"
         begins = np.arange(len(table)) * self._room
         cursor = _Cursor(np.empty(len(table) * self._room, np.uint8), begins)
@@ -359,7 +353,6 @@ class _Cursor:
         return numbers * are_numbers, are_numbers
 
     def join(self, others: Column, places: Column) -> None:
-        """Put these places among others."""
         others[places], self.at = self.at, others
 
     def _pieces(self, type_: str, size: int) -> npt.NDArray[Any]:

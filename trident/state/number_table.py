@@ -64,8 +64,7 @@ class NumberTable:
         return dict(zip(self.keys(), self._take(rows), strict=True))
 
     def get(self, keys: Sequence[Key]) -> list[OpaqueValue | None]:
-        names = self._names(keys)
-        return list(self._take(self._rows_of(names)))
+        return list(self._take(self._rows_of(self._names(keys))))
 
     def put(self, keys: Sequence[Key], values: Sequence[Any]) -> bool:
         """Write a value per key, of a key that comes twice the last; False, and nothing is changed, if one does not fit."""
@@ -240,42 +239,93 @@ class KeptValues:
 
 
 class TextIndex:
-    """A second index beside a dict of rows by key; made when it pays, and then kept up to date.
+    """A second index beside a dict of rows by key: a hash table of rows, with open addressing; by row it has what its text is.
 
-    Texts of more than 40 bytes, and keys that are no text, are found in the dict alone.
+    It is filled when it pays, and then kept up to date. Texts of more than 40 bytes, and keys that are no text, are found in
+    the dict alone.
     """
 
     def __init__(self, rows: Mapping[Any, int]) -> None:
-        self._rows = rows
-        self._table: _TextTable | None = None
+        self._rows, self._is_filled = rows, False
 
     def rows_of(self, texts: Sequence[Any] | pa.Array) -> Rows | None:
         """Return the row of each text; None if a dict is faster, or if these are no texts."""
         if not isinstance(texts, pa.StringArray) or len(texts) <= _FEW_TEXTS or texts.null_count:
             return None
-        if self._table is None:
+        if not self._is_filled:
             if len(texts) * _SHARE < len(self._rows):
                 return None
-            self._table = _TextTable()
+            self._is_filled, self._blocks = True, list[_Numbers]()
+            self._hashes = np.zeros(_SPACE, np.uint64)
+            self._lengths = np.full(_SPACE, -1, np.int32)  # -1: no text has this row
+            self._widen(0)
             self.add(list(self._rows), np.fromiter(self._rows.values(), np.int64, len(self._rows)))
-        asked = _Texts.of(texts)
-        rows, doubtful = self._table.find(asked)
+        rows, doubtful = self._find(_Texts.of(texts))
         if len(doubtful):
             names = texts.take(pa.array(doubtful)).to_pylist()
             rows[doubtful] = [self._rows.get(name, -1) for name in names]
         return rows
 
     def add(self, names: Sequence[Any], rows: Rows) -> None:
-        if self._table is None:
-            return
-        places = [at for at, name in enumerate(names) if _is_short(name)]
+        places = [at for at, name in enumerate(names) if _is_short(name)] if self._is_filled else []
         if places:
-            texts = pa.array([names[at] for at in places], pa.string())
-            self._table.add(_Texts.of(texts), rows[places])
+            self._add(_Texts.of(pa.array([names[at] for at in places], pa.string())), rows[places])
+
+    def _find(self, texts: _Texts) -> tuple[Rows, npt.NDArray[np.int64]]:
+        """Return the row of each text, and the places of those that the table cannot tell."""
+        slots = (texts.hashes >> self._shift).view(np.int64)
+        rows = self._slots.take(slots).astype(np.int64)
+        other = np.flatnonzero((self._hashes.take(rows, mode="wrap") != texts.hashes) & (rows >= 0))
+        while len(other):
+            slots[other] = (slots[other] + 1) % len(self._slots)
+            rows[other] = found = self._slots[slots[other]]
+            other = other[(self._hashes[found] != texts.hashes[other]) & (found >= 0)]
+        same = self._lengths.take(rows, mode="wrap") == texts.lengths
+        for kept, block in zip(self._blocks, texts.blocks, strict=False):  # of texts of one length there are as many
+            same &= kept.take(rows, mode="wrap") == block
+        same |= rows < 0
+        if int(texts.lengths.max(initial=0)) > _LONGEST:
+            same &= texts.lengths <= _LONGEST
+        return rows, np.flatnonzero(~same)
+
+    def _add(self, texts: _Texts, rows: Rows) -> None:
+        """Add texts that are not there, and have rows of their own."""
+        short = texts.lengths <= _LONGEST
+        rows, lengths = rows[short], texts.lengths[short]
+        self._reserve(int(rows.max(initial=-1)) + 1, len(texts.blocks))
+        self._hashes[rows], self._lengths[rows] = texts.hashes[short], lengths
+        for kept, block in zip(self._blocks, texts.blocks, strict=False):
+            kept[rows] = block[short]
+        if 2 * (self._used + len(rows)) > len(self._slots):
+            rows = np.flatnonzero(self._lengths >= 0)
+            self._widen(len(rows))
+        self._used += len(rows)
+        slots = (self._hashes[rows] >> self._shift).view(np.int64)
+        while len(rows):
+            free = self._slots[slots] < 0
+            self._slots[slots[free]] = rows[free]  # of several one stays
+            left = self._slots[slots] != rows
+            rows, slots = rows[left], (slots[left] + 1) % len(self._slots)
 
     def remove(self, row: int) -> None:
-        if self._table is not None:
-            self._table.remove(row)
+        """Forget the text of a row; its slot stays taken until the table is made larger."""
+        if self._is_filled and row < len(self._lengths):
+            self._lengths[row] = -1
+
+    def _reserve(self, rows: int, blocks: int) -> None:
+        space = len(self._hashes)
+        if rows > space:
+            more = max(space, rows - space)
+            self._hashes = np.concatenate([self._hashes, np.zeros(more, np.uint64)])
+            self._lengths = np.concatenate([self._lengths, np.full(more, -1, np.int32)])
+            self._blocks = [np.concatenate([each, np.zeros(more, np.uint64)]) for each in self._blocks]
+        while len(self._blocks) < blocks:
+            self._blocks.append(np.zeros(len(self._hashes), np.uint64))
+
+    def _widen(self, count: int) -> None:
+        """Make an empty table, of which so many rows take a quarter at most."""
+        bits = max(_SPACE, 4 * count - 1).bit_length()
+        self._slots, self._shift, self._used = np.full(1 << bits, -1, np.int32), np.uint64(64 - bits), 0
 
 
 class _Texts(NamedTuple):
@@ -311,72 +361,6 @@ class _Texts(NamedTuple):
 def _mix(hashes: _Numbers, block: _Numbers) -> _Numbers:
     mixed = (hashes ^ block) * _ODD
     return mixed ^ mixed >> np.uint64(29)
-
-
-class _TextTable:
-    """A hash table of rows, with open addressing, and beside it by row what its text is."""
-
-    def __init__(self) -> None:
-        self._hashes = np.zeros(_SPACE, np.uint64)
-        self._lengths = np.full(_SPACE, -1, np.int32)  # -1: no text has this row
-        self._blocks: list[_Numbers] = []
-        self._widen(0)
-
-    def find(self, texts: _Texts) -> tuple[Rows, npt.NDArray[np.int64]]:
-        """Return the row of each text, and the places of those that the table cannot tell."""
-        slots = (texts.hashes >> self._shift).view(np.int64)
-        rows = self._slots.take(slots).astype(np.int64)
-        other = np.flatnonzero((self._hashes.take(rows, mode="wrap") != texts.hashes) & (rows >= 0))
-        while len(other):
-            slots[other] = (slots[other] + 1) % len(self._slots)
-            rows[other] = found = self._slots[slots[other]]
-            other = other[(self._hashes[found] != texts.hashes[other]) & (found >= 0)]
-        same = self._lengths.take(rows, mode="wrap") == texts.lengths
-        for kept, block in zip(self._blocks, texts.blocks, strict=False):  # of texts of one length there are as many
-            same &= kept.take(rows, mode="wrap") == block
-        same |= rows < 0
-        if int(texts.lengths.max(initial=0)) > _LONGEST:
-            same &= texts.lengths <= _LONGEST
-        return rows, np.flatnonzero(~same)
-
-    def add(self, texts: _Texts, rows: Rows) -> None:
-        """Add texts that are not there, and have rows of their own."""
-        short = texts.lengths <= _LONGEST
-        rows, lengths = rows[short], texts.lengths[short]
-        self._reserve(int(rows.max(initial=-1)) + 1, len(texts.blocks))
-        self._hashes[rows], self._lengths[rows] = texts.hashes[short], lengths
-        for kept, block in zip(self._blocks, texts.blocks, strict=False):
-            kept[rows] = block[short]
-        if 2 * (self._used + len(rows)) > len(self._slots):
-            rows = np.flatnonzero(self._lengths >= 0)
-            self._widen(len(rows))
-        self._used += len(rows)
-        slots = (self._hashes[rows] >> self._shift).view(np.int64)
-        while len(rows):
-            free = self._slots[slots] < 0
-            self._slots[slots[free]] = rows[free]  # of several one stays
-            left = self._slots[slots] != rows
-            rows, slots = rows[left], (slots[left] + 1) % len(self._slots)
-
-    def remove(self, row: int) -> None:
-        """Forget the text of a row; its slot stays taken until the table is made larger."""
-        if row < len(self._lengths):
-            self._lengths[row] = -1
-
-    def _reserve(self, rows: int, blocks: int) -> None:
-        space = len(self._hashes)
-        if rows > space:
-            more = max(space, rows - space)
-            self._hashes = np.concatenate([self._hashes, np.zeros(more, np.uint64)])
-            self._lengths = np.concatenate([self._lengths, np.full(more, -1, np.int32)])
-            self._blocks = [np.concatenate([each, np.zeros(more, np.uint64)]) for each in self._blocks]
-        while len(self._blocks) < blocks:
-            self._blocks.append(np.zeros(len(self._hashes), np.uint64))
-
-    def _widen(self, count: int) -> None:
-        """Make an empty table, of which so many rows take a quarter at most."""
-        bits = max(_SPACE, 4 * count - 1).bit_length()
-        self._slots, self._shift, self._used = np.full(1 << bits, -1, np.int32), np.uint64(64 - bits), 0
 
 
 def _is_short(name: Any) -> bool:

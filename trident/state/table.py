@@ -46,7 +46,6 @@ class KeyColumns(Sequence[Key]):
 
 
 def as_list(values: Any) -> list[Any]:
-    """Return the values of a list, or of a column that is an array."""
     if isinstance(values, (list, tuple)):
         return values  # type: ignore[return-value]
     made: list[Any] = values.tolist()

@@ -23,8 +23,9 @@ CALLED = "called"  # what it was called last, before its name was changed
 LIMITS = "limits"  # by the names of aggregates how many values each remembers of a key, where it drops others
 SERIALIZER = "serializer"  # what its values are written with, where the store does not decide that itself
 TOTAL_KEY = "snapshot_key"  # under which the single value of a state without keys is, where the state has a choice
+MISSED = "missed"  # the first batch that its streams had while it was not declared
 # No part of what it means:
-BESIDE_MEANING = (FORMER, CHANGES, KEPT, STORED_UNDER, CALLED, LIMITS, SERIALIZER, TOTAL_KEY)
+BESIDE_MEANING = (FORMER, CHANGES, KEPT, STORED_UNDER, CALLED, LIMITS, SERIALIZER, TOTAL_KEY, MISSED)
 
 
 def epoch_of(attempt: int) -> int:

@@ -32,7 +32,7 @@ from trident.tuples import TridentTuple
 class StepRun:
     """What the steps of a batch need in addition to its tuples.
 
-    `timers`: gathers before which time no timer by the time of the batch is due, in milliseconds since 1970.
+    `timers`: gathers before which time no window by batch time ends, and no timer is due, in milliseconds since 1970.
     """
 
     attempt: TransactionAttempt  # the attempt at the batch; aggregators get it

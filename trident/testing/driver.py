@@ -17,7 +17,6 @@ from trident.log.log_address import open_log
 from trident.log.log_interface import TransactionLog
 from trident.log.log_state import LogState
 from trident.plan import make_plan, make_request_plan
-from trident.plan.plan import spout_type_of
 from trident.read.open_partitions import open_state
 from trident.read.views import StateView
 from trident.retention import Retention
@@ -309,9 +308,8 @@ class TopologyTestDriver(Closes):
         txid = int(entry["batchId"])
         given = self._captures.committed[txid]
         values = {state: list(given[node]) for state, node in self._persists.items() if node in given}
-        return BatchResult(
-            txid, entry["attempt"], True, None, None, entry["numInputRows"], entry["stateKeysUpdated"], values
-        )
+        tuples, keys = entry["numInputRows"], entry["stateKeysUpdated"]
+        return BatchResult(txid, entry["attempt"], True, None, None, tuples, keys, values)
 
     def _failed_result(self) -> BatchResult:
         self._late = True
@@ -333,7 +331,7 @@ class TopologyTestDriver(Closes):
         nodes = list(graph.nodes)
         for at, node in enumerate(nodes):
             if isinstance(node, SpoutNode):
-                fed = self._fed[node.id] = FedSpout(node.id, node.fields, spout_type_of(node.spout), self._points)
+                fed = self._fed[node.id] = FedSpout(node, self._points)
                 nodes[at] = replace(node, spout=fed)
         return replace(graph, nodes=tuple(nodes))
 

@@ -17,12 +17,13 @@ from trident.engine.runners import InProcessRunner
 from trident.engine.worker import Order, Part, Program
 from trident.errors import ConfigError, ReplayMismatchError, TridentError
 from trident.fields import Fields
-from trident.graph import Graph, Node, PeekNode
+from trident.graph import Graph, Node, PeekNode, SpoutNode
 from trident.log.log_interface import TransactionLog
 from trident.log.records import CommitRecord, Record
 from trident.observe.events import TopologyEvent
 from trident.observe.monitoring import Monitoring
 from trident.operations.adapters import PlainConsumer
+from trident.plan.plan import spout_type_of
 from trident.spout.interfaces import BatchCoordinator, Definition, SpoutType, TransactionAttempt
 from trident.state.forwarding import SerializedMap
 from trident.state.interfaces import IBackingMap, StateConf, StateSpec, StoreFacts
@@ -192,8 +193,8 @@ def watch_records(log: TransactionLog, reach: Callable[[str], None]) -> None:
 class GivenSpout(BatchCoordinator):
     """What spouts over given rows share, each its own coordinator: the fields and the promise of a declared spout."""
 
-    def __init__(self, stream: str, fields: Fields, spout_type: SpoutType) -> None:
-        self.stream, self.fields, self.spout_type = stream, fields, spout_type
+    def __init__(self, node: SpoutNode) -> None:
+        self.stream, self.fields, self.spout_type = node.id, node.fields, spout_type_of(node.spout)
 
     def get_output_fields(self) -> Fields:
         return self.fields
@@ -208,8 +209,8 @@ class GivenSpout(BatchCoordinator):
 class FedSpout(GivenSpout):
     """Emits what it is fed. Definitions are `{"fed": id of the spout, "feed": n}`, n from 0 on."""
 
-    def __init__(self, stream: str, fields: Fields, spout_type: SpoutType, points: FailurePoints) -> None:
-        super().__init__(stream, fields, spout_type)
+    def __init__(self, node: SpoutNode, points: FailurePoints) -> None:
+        super().__init__(node)
         self._points = points
         self._id = uuid.uuid4().hex
         self._feeds: list[pa.Table] = []
@@ -230,8 +231,7 @@ class FedSpout(GivenSpout):
 
     def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:
         """Return the feed after that of the batch before, or of a log that something else wrote; None if it is not fed yet."""
-        own = self._is_own(previous)
-        number = int(previous["feed"]) + 1 if own and previous is not None else self._committed
+        number = int(previous["feed"]) + 1 if self._is_own(previous) and previous is not None else self._committed
         if number >= len(self._feeds):
             return None
         self._points.reach("define")

@@ -56,25 +56,16 @@ class TopologyPages(Protocol):
     def topology(self, window_s: int = 0) -> Page:
         """Return the whole: figures by window, components, states, sources with lag, errors, what Storm UI shows."""
 
-    def component(self, component: str, window_s: int = 0) -> Page:
-        """Return one component: an operation or state of Trident, a spout, a bolt."""
+    def view(self, name: str, window_s: int = 0) -> Page:
+        """Return another page, by its name in the REST interface.
 
-    def visualization(self, window_s: int = 0) -> Page:
-        """Return the picture: nodes and edges with rates."""
-
-    def series(self, window_s: int = 0) -> Page:
-        """Return throughput, latency, lag and failures over time as columns; without any while no driver answers."""
-
-    def batches(self) -> Sequence[Page]:
-        """Return the last batches, oldest first, with the seconds of their phases; none for spouts and bolts."""
-        return []
+        `component/NAME`: an operation or state of Trident, a spout, a bolt. `visualization`: nodes and edges with rates.
+        `series`: throughput, latency, lag and failures over time as columns; without any while no driver answers.
+        `batches`: the last ones, oldest first, with the seconds of their phases. `dead-letters`: the newest of those that wait.
+        """
 
     def lookup(self, state: str, key: Sequence[Any]) -> Page:
         """Return `{"state", "key", "value", "txid"}` of one key."""
-
-    def dead_letters(self) -> Page:
-        """Return `{"deadLetters": …}`: the newest of those that wait."""
-        return {"deadLetters": []}
 
     def act(self, action: Action, parameters: Mapping[str, Any]) -> Page:
         """Do something to the topology. Raises `TridentError` if it cannot be done."""
@@ -110,20 +101,12 @@ class ClusterPages(Protocol):
 
 
 class OneTopology(ClusterPages):
-    """`ClusterPages` of a single topology, which `names` find too; `log`: returns its log from an offset on."""
+    """`ClusterPages` of a single topology; `log`: returns its log from an offset on."""
 
-    def __init__(
-        self,
-        topology_id: str,
-        pages: TopologyPages,
-        log: Callable[[int | None], Page] | None = None,
-        *,
-        read_only: bool = False,
-        names: tuple[str, ...] = (),
-    ) -> None:
-        self.topology_id, self.read_only = topology_id, read_only
-        self._pages, self._log = pages, log
-        self._names = {topology_id, *names}
+    read_only = False
+
+    def __init__(self, topology_id: str, pages: TopologyPages, log: Callable[[int | None], Page] | None = None) -> None:
+        self.topology_id, self._pages, self._log = topology_id, pages, log
 
     def cluster_summary(self) -> Page:
         row = self._row()
@@ -150,7 +133,7 @@ class OneTopology(ClusterPages):
         return {**topology_row(self._pages.topology(600)), "id": self.topology_id}
 
     def _check(self, topology_id: str) -> None:
-        if topology_id not in self._names:
+        if topology_id != self.topology_id:
             raise NoSuchTopology(f"there is no topology {topology_id!r} here, only {self.topology_id!r}")
 
 
@@ -174,17 +157,8 @@ class HttpTopologyPages(Closes):
     def topology(self, window_s: int = 0) -> Page:
         return self._get("", {"window": window_s})
 
-    def component(self, component: str, window_s: int = 0) -> Page:
-        return self._get(f"/component/{quote(component, safe='')}", {"window": window_s})
-
-    def visualization(self, window_s: int = 0) -> Page:
-        return self._get("/visualization", {"window": window_s})
-
-    def series(self, window_s: int = 0) -> Page:
-        return self._get("/series", {"window": window_s})
-
-    def batches(self) -> Sequence[Page]:
-        return list(self._get("/batches", {})["batches"])
+    def view(self, name: str, window_s: int = 0) -> Page:
+        return self._get("".join(f"/{quote(each, safe='')}" for each in name.split("/", 1)), {"window": window_s})
 
     def lookup(self, state: str, key: Sequence[Any]) -> Page:
         texts = key_texts(key)
@@ -193,9 +167,6 @@ class HttpTopologyPages(Closes):
                 raise ValueError("the key None has no text to ask another process for; read it with `open_state`")
             texts = [json.dumps(texts)]
         return self._get("/lookup", {"state": state, "key": texts})
-
-    def dead_letters(self) -> Page:
-        return self._get("/dead-letters", {})
 
     def log(self, offset: int | None = None, of: LogOf = "driver") -> Page:
         return self._get("/log", {"of": of} if offset is None else {"of": of, "offset": offset})

@@ -67,8 +67,7 @@ def page_of_log(stored: bytes, first: int, offset: int | None) -> Page:
     """
     end = first + len(stored)
     begin = max(end - TAIL_BYTES, first) if offset is None or offset > end else max(offset, first)
-    part = stored[begin - first : begin - first + TAIL_BYTES]
-    return decoded_page(part, begin)
+    return decoded_page(stored[begin - first : begin - first + TAIL_BYTES], begin)
 
 
 def decoded_page(data: bytes, begin: int) -> Page:
@@ -82,8 +81,7 @@ def decoded_page(data: bytes, begin: int) -> Page:
 
 def end_of_log(read: ReadLog, most: int = DOWNLOADED_BYTES) -> Iterator[Page]:
     """Iterate over the pieces of the last `most` bytes of a log. What is logged meanwhile is left out."""
-    end = int(read(None)["next"])
-    return pieces_of(read, max(0, end - most), most)
+    return pieces_of(read, max(0, int(read(None)["next"]) - most), most)
 
 
 def pieces_of(read: ReadLog, offset: int, most: int) -> Iterator[Page]:
@@ -104,8 +102,7 @@ def matching(read: ReadLog, offset: int | None, level: str | None, search: str) 
     """
     pages = list(end_of_log(read, SEARCHED_BYTES) if offset is None else pieces_of(read, offset, SEARCHED_BYTES))
     if not pages:
-        page = read(offset)
-        return {**page, "text": "", "found": 0}
+        return {**read(offset), "text": "", "found": 0}
     text, first, last = "".join(each["text"] for each in pages), int(pages[0]["offset"]), int(pages[-1]["next"])
     if offset is None and first:  # the line that is cut off
         text = text.partition("\n")[2]

@@ -10,6 +10,7 @@ import logging
 import re
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from http import HTTPStatus
 from itertools import chain
 from pathlib import Path
@@ -33,6 +34,7 @@ from trident.web.log_pages import LEVELS, ReadLog, end_of_log, matching
 DEFAULT_PORT = 8080  # the port of Storm UI
 STATIC = Path(__file__).parent / "static"  # the files of the page
 _TOPOLOGY = "/api/v1/topology/{topology_id}"
+_VIEWS = ("component/{component}", "visualization", "series", "batches", "dead-letters")
 _WINDOWS = {"600": 600, "10800": 10_800, "86400": 86_400, "0": 0, ":all-time": 0}
 _MOST_S = 86_400
 
@@ -99,13 +101,7 @@ class UIServer(ServerThread):
             "/api/v1/supervisor/summary": lambda request: pages.supervisor_summary(),
             "/api/v1/topology/summary": lambda request: pages.topology_summary(),
             _TOPOLOGY: lambda request: self._of(request).topology(_window(request)),
-            _TOPOLOGY + "/component/{component}": lambda request: self._of(request).component(
-                _path_parameter(request, "component"), _window(request)
-            ),
-            _TOPOLOGY + "/visualization": lambda request: self._of(request).visualization(_window(request)),
-            _TOPOLOGY + "/series": lambda request: self._of(request).series(_window(request)),
-            _TOPOLOGY + "/batches": lambda request: {"batches": list(self._of(request).batches())},
-            _TOPOLOGY + "/dead-letters": lambda request: self._of(request).dead_letters(),
+            **{f"{_TOPOLOGY}/{name}": partial(self._view, name) for name in _VIEWS},
             _TOPOLOGY + "/lookup": self._lookup,
             _TOPOLOGY + "/log": self._log,
         }
@@ -123,6 +119,10 @@ class UIServer(ServerThread):
 
     def _of(self, request: Request) -> TopologyPages:
         return self._pages.of_topology(_path_parameter(request, "topology_id"))
+
+    def _view(self, name: str, request: Request) -> Page:
+        named = {key: _path_parameter(request, key) for key in request.path_params}
+        return self._of(request).view(name.format(**named), _window(request))
 
     def _lookup(self, request: Request) -> Page:
         state = request.query_params.get("state")

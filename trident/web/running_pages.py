@@ -64,14 +64,14 @@ class RunningPages(TopologyPages):
         }
         return {**page, "verdict": verdict(page)}
 
-    def component(self, component: str, window_s: int = 0) -> Page:
-        return self.status().component_as_mapping(component, window_s, self._id)
-
-    def visualization(self, window_s: int = 0) -> Page:
-        return self.status().visualization(window_s, self._id)
-
-    def series(self, window_s: int = 0) -> Page:
-        return self.status().over_time(window_s, self._id)
+    def view(self, name: str, window_s: int = 0) -> Page:
+        what, _, component = name.partition("/")
+        if what == "component":
+            return self.status().component_as_mapping(component, window_s, self._id)
+        if what in ("visualization", "series"):
+            drawn = self.status()
+            return (drawn.visualization if what == "visualization" else drawn.over_time)(window_s, self._id)
+        return {"batches": [], "deadLetters": []}  # of spouts and bolts
 
     def act(self, action: Action, parameters: Mapping[str, Any]) -> Page:
         if self._has_ended:
@@ -156,11 +156,12 @@ class TridentPages(RunningPages):
     def status(self) -> TopologyStatus:
         return self._topology.pages.status()
 
-    def batches(self) -> Sequence[Page]:
-        return self._topology.recent_progress
-
-    def dead_letters(self) -> Page:
-        return {"deadLetters": self._topology.pages.dead_letters()}
+    def view(self, name: str, window_s: int = 0) -> Page:
+        if name == "batches":
+            return {"batches": self._topology.recent_progress}
+        if name == "dead-letters":
+            return {"deadLetters": self._topology.pages.dead_letters()}
+        return super().view(name, window_s)
 
     def _do(self, action: Action, parameters: Mapping[str, Any]) -> None:
         if action == "dead-letters":

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, chain
+from itertools import accumulate, chain, repeat
 from typing import Any
 
 import numpy as np
@@ -88,7 +88,10 @@ def _update_rows(node: WindowNode, state: Any, share: Share) -> pa.Table:
     update, now = _Update(node, state, share), share.moment.now
     ended = update.begin_again() if node.config.by_batch_time and now is not None and now.begins_again else []
     update.take(share.tables)
-    return pa.concat_tables([*ended, update.fire(), *update.late])
+    rows = pa.concat_tables([*ended, update.fire(), *update.late])
+    if node.config.by_batch_time and (due := update.next_end()) is not None:
+        share.run.timers.append(due)
+    return rows
 
 
 def _nothing(node: WindowNode) -> pa.Table:
@@ -184,6 +187,11 @@ class _Update:
         self._keep(merges, read, frontier)
         return rows
 
+    def next_end(self) -> int | None:
+        """Return when the next window ends that holds anything; None: none does."""
+        panes = self._store.directory.panes
+        return None if self._frontier is None else self._grid.next_end(panes, self._frontier)
+
     def _keep(self, merges: dict[int, Sequence[Chunks]], read: dict[Chunks, _Rows], frontier: int) -> None:
         """Write the rows of this batch, with the runs that they are merged with; remove the panes that are over."""
         for pane, runs in merges.items():
@@ -232,7 +240,6 @@ class _Update:
 
 
 def _by_pane(table: pa.Table, schema: pa.Schema) -> dict[int, pa.Table]:
-    """Return the rows of each pane, in their order; panes ascending."""
     if not table.num_rows:
         return {}
     panes: Ints = table.column(PANE).to_numpy()
@@ -266,13 +273,12 @@ def _update_counts(node: WindowNode, state: Any, table: pa.Table, run: StepRun) 
             f"read the records of a window: one is of length {other[0]} and slide {other[1]}, this topology has {length} and "
             f"{slide}. Declare it as it was: another state_name begins with nothing"
         )
-    before = np.array(counts, np.int64)
-    held = _merge_stored(node, with_column(table, ID, ids), before, stored, run)
+    held = _merge_stored(node, with_column(table, ID, ids), np.array(counts, np.int64), stored, run)
     # Kept are the rows that a later window of their key needs.
     firsts = held.at(slice(None), (held.after // slide + 1) * slide - length)
     owners = held.rows.column(ID).to_numpy()
     needed = held.rows.filter(pa.array(np.arange(len(owners)) >= firsts[owners]))
-    records.write(names, [lengths, slides, held.after.tolist()], None, needed.select([ID, *value_fields(node).names]))
+    records.write([lengths, slides, held.after.tolist()], repeat(False), needed.select([ID, *value_fields(node).names]))
     return _results_of_counts(node, held, keys, run)
 
 

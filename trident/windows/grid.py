@@ -74,6 +74,13 @@ class Grid:
             found.extend(range(first, min(ends[-1], until) + 1, self.slide))
         return found
 
+    def next_end(self, panes: Iterable[int], frontier: int) -> int | None:
+        """Return the moment at which the first window behind a moment ends that holds one of the panes; None: none does."""
+        if (first := min(panes, default=None)) is None:
+            return None
+        end = max(self.ends_of(first)[0], (self.complete_up_to(frontier) // self.slide + 1) * self.slide)
+        return end if self.clock is None else int(self.clock.is_over(np.array([end]))[0])
+
     def holds(self, ends: Sequence[int], pane: int) -> bool:
         """Whether one of the windows with these ends, ascending, holds a pane."""
         own = self.ends_of(pane)
@@ -81,7 +88,6 @@ class Grid:
         return at < len(ends) and ends[at] <= own[-1]
 
     def panes_of(self, end: int) -> tuple[int, int]:
-        """Return the first pane of a window and the first one behind it."""
         return (end - self.length) // self.width, end // self.width
 
 

@@ -22,19 +22,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from trident.arrow import schema_of
-from trident.counts import count_again
 from trident.fields import Fields
 from trident.graph import JoinWithinNode
 from trident.operations.windows import FIRST_MS
 from trident.state.interfaces import Key
 from trident.steps.failures import Bounds
 from trident.steps.key_columns import Ints, group_ids, nulls_apart, one_form
-from trident.windows.timer_index import NEVER, DueKeys, DueRecords
+from trident.windows.timer_index import NEVER, DueRecords
 from trident.windows.window_partitions import Share
-from trident.windows.window_rows import side_tables
+from trident.windows.window_rows import side_tables, without_late
 
 MET = "$met"
 """The column that says whether a stored row has met another one."""
@@ -52,34 +50,27 @@ def update_join(node: JoinWithinNode, state: Any, share: Share) -> pa.Table:
     """Add a batch to a partition of a join's state, between `begin_commit` and `commit`; return the joined rows."""
     own = Fields.of(["$at", MET], ["bigint", "boolean"])
     reach = node.latest_us - node.earliest_us + sum(side.delay_us for side in node.sides)
-    due = DueKeys(state, node.sides[0].key, share.place, _TIMES, clocks=2, unit=max(reach // _PANES, 1000))
     of_sides = [own.concat(side.fields.select(side.rest)) for side in node.sides]
-    records = DueRecords(due, state, "the rows of a join", [], *of_sides)
-    were: Watermarks = due.frontier or [None, None]
+    of, unit = (node.sides[0].key, share.place, _TIMES, "the rows of a join"), max(reach // _PANES, 1000)
+    records = DueRecords(state, *of, [], *of_sides, unit=unit)
+    were: Watermarks = records.frontier or [None, None]
     came = side_tables(node, share.tables)
     watermarks = list(were)  # the latest time of each side less its delay; they never go back
     for at, (side, reached, before) in enumerate(zip(node.sides, share.moment.reached, were, strict=True)):
         if reached is not None:
             watermarks[at] = reached - side.delay_us if before is None else max(before, reached - side.delay_us)
-    new = [_in_time(node, table, before) for table, before in zip(came, were, strict=True)]
+    new = [
+        table if before is None else without_late(node, table, table.column(0).to_numpy() < before)[0]
+        for table, before in zip(came, were, strict=True)
+    ]
     # The keys whose rows of one side end before the watermark of the other one, some twice.
-    ended = [due.take(_before(watermarks[1 - side]), side) for side in range(2)]
+    ended = [records.take(_before(watermarks[1 - side]), side) for side in range(2)]
     sides, keys = _brought_together(node, records, new, ended)
     return _join_rows(node, records, sides, keys, watermarks, share.run.on_error.bounds)
 
 
 def _before(watermark: int | None) -> int:
     return _LONG_AGO if watermark is None else watermark - 1
-
-
-def _in_time(node: JoinWithinNode, table: pa.Table, watermark: int | None) -> pa.Table:
-    """Return the rows of a side that are not late; count the others."""
-    if watermark is None or not table.num_rows:
-        return table
-    in_time = table.filter(pc.greater_equal(table.column(0), watermark))
-    if in_time.num_rows < table.num_rows:
-        count_again({f"{node.state}/late": table.num_rows - in_time.num_rows})
-    return in_time
 
 
 @dataclass
@@ -148,7 +139,7 @@ def _join_rows(
         empty[ids] = False
         due[due == -NEVER] = NEVER
         dues.append((due, now))
-    records.write(keys.names, keys.rows.slice(0, count), dues, watermarks, (), empty.tolist(), *stored)
+    records.keep(keys.rows.slice(0, count), dues, watermarks, (), empty.tolist(), *stored)
     left = np.concatenate([met_pairs[0], alone[0], np.full(len(alone[1]), -1)])
     right = np.concatenate([met_pairs[1], np.full(len(alone[0]), -1), alone[1]])
     return _rows(node, sides, keys, left, right)

@@ -26,7 +26,7 @@ from trident.graph import WindowNode
 from trident.steps.key_columns import Ints
 from trident.steps.rows import StepRun
 from trident.windows.grid import Spans, sessions_of
-from trident.windows.timer_index import ID, NEVER, DueKeys, DueRecords, keys_together
+from trident.windows.timer_index import ID, NEVER, DueRecords, keys_together
 from trident.windows.window_partitions import Share
 from trident.windows.window_rows import (
     AT,
@@ -50,14 +50,14 @@ _TIMES = Fields.of([START, AT], ["bigint"] * 2)
 
 def update_sessions(node: WindowNode, state: Any, share: Share) -> pa.Table:
     """Add a batch to a partition of the state, between `begin_commit` and `commit`; return the rows of complete sessions."""
-    due, moment = DueKeys(state, node.group, share.place, node.config.times), share.moment
+    of, moment = (node.group, share.place, node.config.times, "the sessions of a window"), share.moment
+    records = DueRecords(state, *of, [], _TIMES.concat(value_fields(node)))
     assert node.config.event_time is not None, node
-    watermark, gap = moment.watermark(due.frontier, node.config.event_time), node.config.length * node.config.per_ms
-    if watermark is None or not (share.tables or watermark != due.frontier or due.must_write(moment.given)):
+    watermark, gap = moment.watermark(records.frontier, node.config.event_time), node.config.length * node.config.per_ms
+    if watermark is None or not (share.tables or watermark != records.frontier or records.must_write(moment.given)):
         return schema_of(node.fields).empty_table()
-    records = DueRecords(due, state, "the sessions of a window", [], _TIMES.concat(value_fields(node)))
     came = _came(node, share.tables)
-    keys, names, ids = keys_together(node.group, [came, due.take(watermark - 1)])
+    keys, names, ids = keys_together(node.group, [came, records.take(watermark - 1)])
     _, (kept,) = records.read(names)
     came = with_column(came, ID, ids[: came.num_rows])
     columns = list(kept.column_names)
@@ -66,14 +66,14 @@ def update_sessions(node: WindowNode, state: Any, share: Share) -> pa.Table:
     ends = sessions.lasts + gap
     kept = with_column(kept, SESSION, numbers[: kept.num_rows])
     came = with_column(came, SESSION, numbers[kept.num_rows :])
-    were_over = ends < (NEVER if due.frontier is None else due.frontier)
+    were_over = ends < (NEVER if records.frontier is None else records.frontier)
     came, late = without_late(node, came, were_over[came.column(SESSION).to_numpy()])
     rows = _together(node, kept, came, sessions, share.run)
     over = ends[rows.column(SESSION).to_numpy()] < watermark
     complete, open_ones = rows.filter(pa.array(over)), rows.filter(pa.array(~over))
     ends_of_keys = _due(open_ones, ends, len(names))
     empty = (ends_of_keys == NEVER).tolist()
-    records.write(names, keys, [(ends_of_keys, watermark - 1)], watermark, (), empty, open_ones.select(columns))
+    records.keep(keys, [(ends_of_keys, watermark - 1)], watermark, (), empty, open_ones.select(columns))
     return pa.concat_tables([_results(node, complete, sessions, keys, share.run), late_rows(node, late)])
 
 

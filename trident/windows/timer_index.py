@@ -16,7 +16,7 @@ are several clocks, as of the two sides of a join, that is multiplied by their n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain, pairwise, repeat
 from typing import Any
 
@@ -29,7 +29,7 @@ from trident.fields import Fields
 from trident.state.encoding.codec import decode_found, encode_many
 from trident.state.interfaces import Key
 from trident.steps.key_columns import Ints, group_ids, one_form
-from trident.windows.window_partitions import ONE, PartitionPlace
+from trident.windows.window_partitions import PartitionPlace
 from trident.windows.window_rows import bigint
 from trident.windows.window_state import Frontier, WindowStore, mergeable
 
@@ -42,111 +42,6 @@ _BITS, _EXPONENT_BITS = 3, 5
 
 NEVER = -(1 << 62)
 """A time before all others."""
-
-
-class DueKeys:
-    """Which keys are due when, in one partition of a state, within a commit.
-
-    `frontier`: how far time had come when it was last written; None: never.
-    `clocks`: how many times there are that do not depend on each other; each key is due by one of them, or by several.
-    `unit`: the width of the narrowest panes, in which keys are found when all of the pane is over.
-    """
-
-    def __init__(
-        self, state: Any, key: Fields, place: PartitionPlace = ONE, times: str = "", clocks: int = 1, unit: int = 1
-    ) -> None:
-        self._store = WindowStore(state, key.concat(bigint(_DUE)), unit << _BITS, place, key, times)
-        self.clocks, self._unit = clocks, unit
-        self.frontier = self._store.directory.frontier
-
-    @property
-    def earliest(self) -> int | None:
-        """Before this time no key is found; None: no key is ever."""
-        return min(map(self._opens, self._store.directory.panes), default=None)
-
-    def must_write(self, given: int) -> bool:
-        return self._store.must_write(given)
-
-    def take(self, now: int, clock: int = 0) -> pa.Table:
-        """Take out the keys that are due up to now, some twice, and return them."""
-        runs = self._store.directory.panes
-        begun = [pane for pane in runs if pane % self.clocks == clock and self._opens(pane) <= now]
-        if not begun:
-            return self._store.schema.empty_table().drop_columns([_DUE])
-        read = self._store.read(run for pane in begun for run in runs[pane])
-        table = pa.Table.from_batches([rows for of_run in read.values() for rows in of_run], self._store.schema)
-        for pane in begun:
-            self._store.remove(pane)
-        is_due = table.column(_DUE).to_numpy() <= now
-        self._add(table.filter(pa.array(~is_due)), now, clock)
-        return table.filter(pa.array(is_due)).drop_columns([_DUE])
-
-    def note(self, keys: pa.Table, due: Ints, looks: Ints, now: int, clock: int = 0) -> Ints:
-        """Note keys that are due (`NEVER`: at no time) later than now; return when each is looked at next.
-
-        One for which it was last noted to be looked at before, in `looks`, is not noted again.
-        """
-        again = (due > now) & ((looks <= now) | (due < looks))
-        self._add(keys.filter(pa.array(again)).append_column(_DUE, pa.array(due[again], pa.int64())), now, clock)
-        return np.where(again, due, looks)
-
-    def write(self, frontier: Frontier) -> None:
-        self._store.directory.frontier = frontier
-        self._store.write()
-
-    def _add(self, rows: pa.Table, now: int, clock: int) -> None:
-        if not rows.num_rows:
-            return
-        rows = rows.cast(self._store.schema)
-        due = rows.column(_DUE).to_numpy()
-        far = due // self._unit
-        exponents = np.frexp((far - now // self._unit).astype(np.float64))[1].astype(np.int64)
-        exponents = np.maximum((exponents - 1) // _BITS - 1, 0)
-        panes = (((far >> (exponents * _BITS)) << _EXPONENT_BITS) | exponents) * self.clocks + clock
-        for pane in np.unique(panes).tolist():
-            merges = mergeable(self._store.directory.panes.get(pane, ()), True)
-            stored = [one for of_run in self._store.read(merges).values() for one in of_run]
-            own = rows.filter(pa.array(panes == pane))
-            self._store.add(pane, pa.concat_tables([pa.Table.from_batches(stored, self._store.schema), own]), merges)
-
-    def _opens(self, pane: int) -> int:
-        """Return when a pane is opened: when it begins, or one of the narrowest when it is over."""
-        number = pane // self.clocks
-        exponent = number & ((1 << _EXPONENT_BITS) - 1)
-        begins = (number >> _EXPONENT_BITS) << (exponent * _BITS)
-        return begins * self._unit if exponent else (begins + 1) * self._unit - 1
-
-
-class DueRecords:
-    """The records of keys that are due at times, which are noted first in each record, one for each clock."""
-
-    def __init__(self, due: DueKeys, state: Any, of: str, more: Sequence[Any], *fields: Fields) -> None:
-        self._due, self._looks = due, list[Ints]()
-        self._records = KeyRecords(state, of, [*[NEVER] * due.clocks, *more], *fields)
-
-    def read(self, names: Sequence[Key]) -> tuple[Sequence[Sequence[Any]], list[pa.Table]]:
-        noted, tables = self._records.read(names)
-        self._looks = [np.array(looks, np.int64) for looks in noted[: self._due.clocks]]
-        return noted[self._due.clocks :], tables
-
-    def write(
-        self,
-        names: Sequence[Key],
-        keys: pa.Table,
-        due: Sequence[tuple[Ints, int]],
-        frontier: Frontier,
-        noted: Sequence[Sequence[Any]],
-        empty: Sequence[bool],
-        *tables: pa.Table,
-    ) -> None:
-        """Store what is noted of the keys that were read, and their rows, in place of theirs; and how far time has come.
-
-        `due`: by clock, when each key is due (`NEVER`: at no time), and the present.
-        """
-        clocks = enumerate(zip(due, self._looks, strict=True))
-        looks = [self._due.note(keys, of, before, now, clock).tolist() for clock, ((of, now), before) in clocks]
-        self._records.write(names, [*looks, *noted], empty, *tables)
-        self._due.write(frontier)
 
 
 def keys_together(group: Fields, tables: Sequence[pa.Table]) -> tuple[pa.Table, list[Key], Ints]:
@@ -167,16 +62,16 @@ class KeyRecords:
     def __init__(self, state: Any, of: str, unknown: Sequence[Any], *fields: Fields) -> None:
         self._state, self._of, self._unknown = state, of, unknown
         self.schemas = [schema_of(bigint(ID).concat(of_table)) for of_table in fields]
-        self._found: list[bool] = []
+        self._found: dict[Key, bool] = {}  # of those that were read, whether there is a record
 
     def read(self, names: Sequence[Key]) -> tuple[Sequence[Sequence[Any]], list[pa.Table]]:
         """Return what is noted of some keys, a column a fact, and their rows; `ID` is the place of the key in `names`."""
         columns = [name for schema in self.schemas for name in schema.names[1:]]
+        self._found = {}
         if not names:
-            self._found = []
             return [()] * len(self._unknown), [schema.empty_table() for schema in self.schemas]
         data = self._state.multi_get(names)
-        self._found = [one is not None for one in data]
+        self._found = {name: one is not None for name, one in zip(names, data, strict=True)}
         empty = [_VERSION, *self._unknown, *([] for _ in columns)]
         records: list[list[Any]] = decode_found(data, empty)
         for version, width in {(record[0], len(record)) for record in records}:
@@ -192,21 +87,12 @@ class KeyRecords:
             start += len(schema) - 1
         return facts[: len(self._unknown)], tables
 
-    def write(
-        self,
-        names: Sequence[Key],
-        noted: Sequence[Sequence[Any]],
-        empty: Sequence[bool] | None = None,
-        *tables: pa.Table,
-    ) -> None:
+    def write(self, noted: Sequence[Sequence[Any]], empty: Iterable[bool], *tables: pa.Table) -> None:
         """Store what is noted of the keys that were read, and their rows, in place of theirs; those that are empty go."""
-        columns = [column for table in tables for column in _by_key(table, len(names))]
-        records = zip(repeat(_VERSION), *noted, *columns, strict=False)
-        if empty is None:
-            puts, gone = dict(zip(names, records, strict=True)), []
-        else:
-            puts = {name: record for name, record, is_empty in zip(names, records, empty, strict=True) if not is_empty}
-            gone = [name for name, found in zip(names, self._found, strict=True) if found and name not in puts]
+        columns = [column for table in tables for column in _by_key(table, len(self._found))]
+        records = zip(self._found, empty, zip(repeat(_VERSION), *noted, *columns, strict=False), strict=False)
+        puts = {name: record for name, is_empty, record in records if not is_empty}
+        gone = [name for name, found in self._found.items() if found and name not in puts]
         if puts:
             self._state.multi_put(list(puts), encode_many(list(map(list, puts.values()))))
         if gone:
@@ -219,6 +105,102 @@ class KeyRecords:
             f"read {self._of}: one is of version {version!r}{has}, this topology keeps version {_VERSION}{keeps}; another "
             "version of the topology wrote it. Declare it as it was: another state_name begins with nothing"
         )
+
+
+class DueRecords(KeyRecords):
+    """The records of keys that are due at times, in one partition of a state, within a commit.
+
+    When a key is looked at next is noted first in its record, once for each clock: a join has one for the rows of each side.
+
+    `frontier`: how far time had come when it was last written; None: never.
+    `unit`: the width of the narrowest panes, in which keys are found when all of the pane is over.
+    """
+
+    def __init__(
+        self,
+        state: Any,
+        key: Fields,
+        place: PartitionPlace,
+        times: str,
+        of: str,
+        more: Sequence[Any],
+        *fields: Fields,
+        unit: int = 1,
+    ) -> None:
+        self._clocks = max(1, len(fields))
+        super().__init__(state, of, [*[NEVER] * self._clocks, *more], *fields)
+        self._store = WindowStore(state, key.concat(bigint(_DUE)), unit << _BITS, place, key, times)
+        self._unit, self._looks = unit, list[Ints]()
+        self.frontier, self.must_write = self._store.directory.frontier, self._store.must_write
+
+    @property
+    def earliest(self) -> int | None:
+        """Before this time no key is found; None: no key is ever."""
+        return min(map(self._opens, self._store.directory.panes), default=None)
+
+    def take(self, now: int, clock: int = 0) -> pa.Table:
+        """Take out the keys that are due up to now, some twice, and return them."""
+        runs = self._store.directory.panes
+        begun = [pane for pane in runs if pane % self._clocks == clock and self._opens(pane) <= now]
+        if not begun:
+            return self._store.schema.empty_table().drop_columns([_DUE])
+        read = self._store.read(run for pane in begun for run in runs[pane])
+        table = pa.Table.from_batches([rows for of_run in read.values() for rows in of_run], self._store.schema)
+        for pane in begun:
+            self._store.remove(pane)
+        is_due = table.column(_DUE).to_numpy() <= now
+        self._add(table.filter(pa.array(~is_due)), now, clock)
+        return table.filter(pa.array(is_due)).drop_columns([_DUE])
+
+    def read(self, names: Sequence[Key]) -> tuple[Sequence[Sequence[Any]], list[pa.Table]]:
+        noted, tables = super().read(names)
+        self._looks = [np.array(looks, np.int64) for looks in noted[: self._clocks]]
+        return noted[self._clocks :], tables
+
+    def keep(
+        self,
+        keys: pa.Table,
+        due: Sequence[tuple[Ints, int]],
+        frontier: Frontier,
+        noted: Sequence[Sequence[Any]],
+        empty: Sequence[bool],
+        *tables: pa.Table,
+    ) -> None:
+        """Write what is noted of the keys that were read, and their rows, in place of theirs; and how far time has come.
+
+        `due`: by clock, when each key is due (`NEVER`: at no time), and the present.
+        """
+        looks = []
+        for clock, ((times, now), before) in enumerate(zip(due, self._looks, strict=True)):
+            # One that is to be looked at before that, as was last noted, is not noted again.
+            again = (times > now) & ((before <= now) | (times < before))
+            self._add(keys.filter(pa.array(again)).append_column(_DUE, pa.array(times[again], pa.int64())), now, clock)
+            looks.append(np.where(again, times, before).tolist())
+        self.write([*looks, *noted], empty, *tables)
+        self._store.directory.frontier = frontier
+        self._store.write()
+
+    def _add(self, rows: pa.Table, now: int, clock: int) -> None:
+        if not rows.num_rows:
+            return
+        rows = rows.cast(self._store.schema)
+        due = rows.column(_DUE).to_numpy()
+        far = due // self._unit
+        exponents = np.frexp((far - now // self._unit).astype(np.float64))[1].astype(np.int64)
+        exponents = np.maximum((exponents - 1) // _BITS - 1, 0)
+        panes = (((far >> (exponents * _BITS)) << _EXPONENT_BITS) | exponents) * self._clocks + clock
+        for pane in np.unique(panes).tolist():
+            merges = mergeable(self._store.directory.panes.get(pane, ()), True)
+            stored = [one for of_run in self._store.read(merges).values() for one in of_run]
+            own = rows.filter(pa.array(panes == pane))
+            self._store.add(pane, pa.concat_tables([pa.Table.from_batches(stored, self._store.schema), own]), merges)
+
+    def _opens(self, pane: int) -> int:
+        """Return when a pane is opened: when it begins, or one of the narrowest when it is over."""
+        number = pane // self._clocks
+        exponent = number & ((1 << _EXPONENT_BITS) - 1)
+        begins = (number >> _EXPONENT_BITS) << (exponent * _BITS)
+        return begins * self._unit if exponent else (begins + 1) * self._unit - 1
 
 
 def _by_key(table: pa.Table, count: int) -> list[list[list[Any]]]:

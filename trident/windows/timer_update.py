@@ -30,7 +30,7 @@ from trident.steps.failures import AtStep, Failure, StepFailed, calls_user_code,
 from trident.steps.key_columns import Ints, keys_of
 from trident.steps.rows import Emitted, StepRun, columns_of, iterate
 from trident.tuples import TridentTuple
-from trident.windows.timer_index import NEVER, DueKeys, DueRecords, keys_together
+from trident.windows.timer_index import NEVER, DueRecords, keys_together
 from trident.windows.window_partitions import Moment, Share
 
 
@@ -44,13 +44,13 @@ class Kept(NamedTuple):
 def update_timers(node: WindowNode, state: Any, share: Share) -> pa.Table:
     """Process a batch in a partition of the state, between `begin_commit` and `commit`; return what the user's code emits."""
     tables, moment, run = share.tables, share.moment, share.run
-    due = DueKeys(state, node.group, share.place, node.config.times)
-    now = _now(node, due.frontier, moment)
+    of = node.group, share.place, node.config.times, "the timers of a process"
+    records = DueRecords(state, *of, [None, []])
+    now = _now(node, records.frontier, moment)
     rows = schema_of(node.fields).empty_table()
-    if now is not None and (tables or _must_run(node, due, now, moment)):
-        records = DueRecords(due, state, "the timers of a process", [None, []])
+    if now is not None and (tables or _must_run(node, records, now, moment)):
         came = pa.concat_tables(tables) if tables else None
-        concerned = [due.take(now), *([] if came is None else [came])]
+        concerned = [records.take(now), *([] if came is None else [came])]
         keys, names, ids = keys_together(node.group, concerned)
         (values, times), _ = records.read(names)
         kept = [Kept(value, set(of_key)) for value, of_key in zip(values, times, strict=True)]
@@ -61,8 +61,8 @@ def update_timers(node: WindowNode, state: Any, share: Share) -> pa.Table:
             calls.fire()
         rows = calls.rows()
         _write(node, records, names, keys, calls.kept, now)
-    if node.config.by_batch_time and due.earliest is not None:
-        run.timers.append(-(-due.earliest // node.config.per_ms))
+    if node.config.by_batch_time and records.earliest is not None:
+        run.timers.append(-(-records.earliest // node.config.per_ms))
     return rows
 
 
@@ -72,7 +72,7 @@ def _write(
     due = np.array([min(one.times, default=NEVER) for one in kept], np.int64)
     noted = [[one.value for one in kept], [sorted(one.times) for one in kept]]
     try:
-        records.write(names, keys, [(due, now)], now, noted, [one.value is None and not one.times for one in kept])
+        records.keep(keys, [(due, now)], now, noted, [one.value is None and not one.times for one in kept])
     except (CorruptValueError, TypeError):
         for name, (value, _) in zip(names, kept, strict=True):
             try:
@@ -91,11 +91,11 @@ def _now(node: WindowNode, before: int | None, moment: Moment) -> int | None:
     return moment.now.ms * node.config.per_ms
 
 
-def _must_run(node: WindowNode, due: DueKeys, now: int, moment: Moment) -> bool:
+def _must_run(node: WindowNode, records: DueRecords, now: int, moment: Moment) -> bool:
     """Whether there is something to do without tuples: keys may be due, or the watermark must be stored."""
-    begun = due.earliest is not None and due.earliest <= now
-    moved = node.config.event_time is not None and now != due.frontier  # the time of a batch is in the log
-    return begun or moved or due.must_write(moment.given)
+    begun = records.earliest is not None and records.earliest <= now
+    moved = node.config.event_time is not None and now != records.frontier  # the time of a batch is in the log
+    return begun or moved or records.must_write(moment.given)
 
 
 class _Calls:
@@ -158,6 +158,5 @@ class _Calls:
         self.kept[at] = self.kept[at]._replace(value=method(self.kept[at].value, given, timers, self._out))
 
     def rows(self) -> pa.Table:
-        """Return what was emitted, behind the key."""
         rows = [(*self._keys[at], *row) for at, row in zip(self._out.parents, self._out.rows, strict=True)]
         return pa.table(columns_of(self._node.id, self._node.fields, rows), schema=schema_of(self._node.fields))

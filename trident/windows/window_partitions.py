@@ -18,6 +18,7 @@ from trident.arrow import schema_of
 from trident.fields import Fields
 from trident.graph import JoinWithinNode, WindowNode
 from trident.operations.windows import FIRST_MS, EventTime
+from trident.state.encoding.codec import decode, encode
 from trident.state.interfaces import Key
 from trident.steps.failures import TupleErrors
 from trident.steps.key_columns import places_of
@@ -160,16 +161,11 @@ def _key_of(node: OverTime, table: pa.Table) -> tuple[pa.Table, tuple[str, ...]]
 MOMENT = -1
 """The port of a table that carries a moment."""
 
-_SCHEMA = pa.schema(
-    [("given", pa.int64()), ("left", pa.int64()), ("right", pa.int64()), ("panes", pa.list_(pa.int64()))]
-)
-
 
 def pieces_of(node: OverTime, tables: Sequence[pa.Table], partitions: int) -> Iterator[tuple[int, int, pa.Table]]:
     """Give what a task sends for its rows: the number of the partition, the port (`MOMENT`, or 0) and a table."""
     moment = moment_of(node, tables)
-    row = {"given": moment.given, "left": moment.reached[0], "right": moment.reached[1], "panes": list(moment.panes)}
-    sent = pa.Table.from_pylist([row], schema=_SCHEMA)
+    sent = pa.table({"moment": [encode((moment.given, moment.reached, None, moment.panes))]})
     for partition in range(partitions):
         yield partition, MOMENT, sent
     for partition, rows in sorted(rows_by_partition(node, tables, partitions).items()):
@@ -179,9 +175,5 @@ def pieces_of(node: OverTime, tables: Sequence[pa.Table], partitions: int) -> It
 
 def read_moment(tables: Iterable[pa.Table], now: Now | None) -> Moment:
     """Return the moment of a batch from what all tasks sent; without rows there is nothing but the time of the batch."""
-    sent = [
-        Moment(row["given"], (row["left"], row["right"]), panes=tuple(row["panes"]))
-        for table in tables
-        for row in table.to_pylist()
-    ]
+    sent = [Moment(*decode(data)) for table in tables for data in table.column(0).to_pylist()]
     return replace(together([Moment(0), *sent]), now=now)

@@ -85,8 +85,7 @@ def _by_session(node: WindowNode, table: pa.Table, run: StepRun) -> pa.Table:
     keys = table.select(list(node.group.names)).take(pa.array(firsts[found.keys[of_part]]))
     columns = [*keys.columns, *(part.column(name) for name in node.member.outputs.names)]
     part = pa.table(columns, names=list(content_fields(node).names))
-    sizes = np.bincount(numbers)
-    for name, ofs in ((START, found.starts), (AT, found.lasts), (ROWS, sizes)):
+    for name, ofs in ((START, found.starts), (AT, found.lasts), (ROWS, np.bincount(numbers))):
         part = with_column(part, name, ofs[of_part])
     return part
 
@@ -111,7 +110,6 @@ def _by_pane(node: WindowNode, table: pa.Table, run: StepRun) -> pa.Table:
 
 
 def panes_of(node: WindowNode, table: pa.Table) -> Ints:
-    """Return the pane of each row by event time."""
     if PANE in table.column_names:
         panes: Ints = table.column(PANE).to_numpy()
         return panes
@@ -135,7 +133,6 @@ def with_column(table: pa.Table, name: str, numbers: Ints) -> pa.Table:
 
 
 def with_nothing(table: pa.Table) -> pa.Table:
-    """Return a table with the column of `NOTHING`."""
     return table.append_column(schema_of(NOTHING).field(0), pa.nulls(table.num_rows, pa.bool_()))
 
 
@@ -158,7 +155,6 @@ def join_input(node: JoinWithinNode, port: int, table: pa.Table) -> pa.Table:
 
 
 def side_tables(node: JoinWithinNode, tables: Iterable[pa.Table]) -> list[pa.Table]:
-    """Return the rows of each side, in the order of the tables."""
     found: list[list[pa.Table]] = [[], []]
     for table in tables:
         found[MARKS.index(table.column_names[0])].append(table)
@@ -305,7 +301,7 @@ def late_rows(node: WindowNode, tuples: pa.Table) -> pa.Table:
     )
 
 
-def without_late(node: WindowNode, rows: pa.Table, late: np.ndarray) -> tuple[pa.Table, pa.Table]:
+def without_late(node: WindowNode | JoinWithinNode, rows: pa.Table, late: np.ndarray) -> tuple[pa.Table, pa.Table]:
     """Return the rows that are in time, and the late ones, whose tuples are counted."""
     if late.any():
         tuples = rows.column(ROWS).to_numpy()[late].sum() if ROWS in rows.column_names else late.sum()

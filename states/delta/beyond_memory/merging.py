@@ -179,12 +179,15 @@ class OpenedBase:
     def __init__(self, tables: StateTables) -> None:
         self._tables, self._changes, self._published = tables, tables.changes, tables.at_path()
         self._keys, self._bytes = tables.options.max_keys_in_memory, tables.options.max_mb_in_memory << 20
-        self.bytes_of_changes = self._bytes // 4
         self._ttl_s = tables.options.ttl_s
         self.holds: Holds | None = None
         self.version, self.rows = ABSENT, 0
 
     # ---- what is too much for memory ------------------------------------------------------------------------------
+
+    @property
+    def bytes_of_changes(self) -> int:
+        return self._bytes // 4
 
     @property
     def most_changes(self) -> int:
@@ -213,11 +216,7 @@ class OpenedBase:
         if (holds is None and trimmed is None) or newest_sentinel(self._changes) is None:  # without one it was emptied
             self.holds = None
             return None
-        if trimmed is not None and trimmed > (-1 if holds is None else holds.seq):
-            raise StateError(
-                f"{self._tables.what}: the table at its path is an older one, or not a table of this state, and later "
-                "rows are nowhere else. Restore its newest version from a copy of the whole folder"
-            )
+        self._tables.check_base(self._changes, holds)
         self._note(holds)
         if holds is None:
             return None

@@ -126,9 +126,7 @@ def test_errors_are_those_of_nimbus(client: ClusterClient) -> None:
     assert [each.base.storm_name for each in client.topologies()] == ["mine"]
 
 
-def test_a_package_goes_through_as_it_was_sent_and_one_of_another_hash_is_refused(
-    nimbus: NimbusDaemon, client: ClusterClient
-) -> None:
+def test_a_package_goes_through_whole_and_another_hash_is_refused(nimbus: NimbusDaemon, client: ClusterClient) -> None:
     package = packed()
     client.submit(package)
     headers = {"Authorization": f"Bearer {TOKEN}"}

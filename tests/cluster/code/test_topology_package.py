@@ -135,9 +135,7 @@ def test_what_a_module_prints_does_not_disturb(folder: Path) -> None:
     assert make_package("loud.py:topology").manifest.name == "word-counts"
 
 
-def test_code_that_is_too_large_is_refused_with_its_largest_files(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_code_that_is_too_large_is_refused_with_largest_files(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "inner" / "table.csv").write_bytes(b"x" * 3000)
     monkeypatch.setattr(package_files, "MAX_BYTES", 2000)
     with pytest.raises(BadPackage, match=r"The largest files are inner/table.csv \(2.9 KiB\), counts.py"):

@@ -25,11 +25,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MachineCluster
 @pytest.fixture
 def ensemble(tmp_path: Path) -> Iterator[ZooKeeperEnsemble]:
     """A ZooKeeper of three members, whose deaths are its test's own."""
-    made = start_zookeeper(tmp_path / "zookeeper", members=3)
-    try:
+    with start_zookeeper(tmp_path / "zookeeper", members=3) as made:
         yield made
-    finally:
-        made.stop()
 
 
 @pytest.fixture

@@ -58,9 +58,7 @@ def cluster(tmp_path: Path, ensemble: ZooKeeperEnsemble) -> Iterator[MachineClus
         yield made
 
 
-def test_drivers_outlast_a_majority_that_is_away(
-    cluster: MachineCluster, ensemble: ZooKeeperEnsemble, storm_id: str
-) -> None:
+def test_drivers_outlast_a_lost_majority(cluster: MachineCluster, ensemble: ZooKeeperEnsemble, storm_id: str) -> None:
     file_log = cluster.folder / "file-log"
     other = cluster.submit("other", "counting.py:other", log_dir=str(file_log))
     until(lambda: last_txid(file_log) > 2, "the topology whose log is a file commits")

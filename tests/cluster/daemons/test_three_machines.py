@@ -23,11 +23,8 @@ pytestmark = [pytest.mark.server, pytest.mark.soak]
 @pytest.fixture(scope="module")
 def members(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperEnsemble]:
     """A ZooKeeper of three, for all tests of this module."""
-    made = start_zookeeper(tmp_path_factory.mktemp("zookeeper"), members=3)
-    try:
+    with start_zookeeper(tmp_path_factory.mktemp("zookeeper"), members=3) as made:
         yield made
-    finally:
-        made.stop()
 
 
 @pytest.fixture(scope="module", params=["embedded", "zookeeper"])
@@ -77,9 +74,7 @@ def test_rest_agrees_with_the_log(trio: MachineCluster, storm_id: str) -> None:
     goes_on(trio)
 
 
-def test_a_frozen_machine_is_replaced_and_its_driver_ends_by_itself_when_it_wakes(
-    trio: MachineCluster, storm_id: str
-) -> None:
+def test_a_frozen_machine_is_replaced_and_its_driver_ends_when_it_wakes(trio: MachineCluster, storm_id: str) -> None:
     frozen, old = trio.machine_of(storm_id), trio.driver_of(storm_id)
     stopped = frozen.freeze()
     until(lambda: is_moved(trio, storm_id, frozen), "it runs on another machine")

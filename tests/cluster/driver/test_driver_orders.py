@@ -19,6 +19,7 @@ from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
 from tests.harness.commands import until
 from trident import Config, TridentTopology
+from trident.channel import Clock
 from trident.cluster.driver_main import _Driver
 from trident.cluster.driver_orders import DriverBeats, Orders, epoch_before
 from trident.cluster.machine_folder import DriverOrder
@@ -80,9 +81,7 @@ def started(cluster: StormClusterState, log_dir: Path) -> StormBase:
     return noted
 
 
-def test_code_whose_every_driver_dies_right_after_a_commit_is_not_rolled_back(
-    cluster: StormClusterState, tmp_path: Path
-) -> None:
+def test_code_whose_drivers_die_after_a_commit_is_not_rolled_back(cluster: StormClusterState, tmp_path: Path) -> None:
     log_dir = tmp_path / "log"
     batch(log_dir, 1)  # the old code
     first = started(cluster, log_dir)
@@ -143,7 +142,7 @@ def is_fatal(error: Exception, has_run: bool = False) -> bool:
 
 def batch_failed(error: Exception, retry: bool = True) -> BatchFailedError:
     """Return what ends a topology whose batch fails each time of this."""
-    rule = RetryRule(Config(max_batch_attempts=1, store_wait_s=0), MasterBatchCoordinator(0, 1))
+    rule = RetryRule(Config(max_batch_attempts=1, store_wait_s=0), MasterBatchCoordinator(0, 1), Clock(), False, False)
     with pytest.raises(BatchFailedError) as raised:
         rule.pause_after(TransactionAttempt(1, 1), failure_of("step", error, retry=retry))
     return raised.value

@@ -125,9 +125,7 @@ def gone(pid: int) -> bool:
 
 
 @pytest.mark.parametrize("is_stopped", [False, True])
-def test_what_a_driver_had_started_is_killed_when_it_has_died_or_is_killed(
-    parent: DriverProcess, is_stopped: bool
-) -> None:
+def test_what_a_driver_had_started_is_killed_when_it_has_died(parent: DriverProcess, is_stopped: bool) -> None:
     assert not parent.has_ended()
     if is_stopped:
         os.kill(parent.pid, signal.SIGSTOP)
@@ -258,9 +256,7 @@ def test_a_driver_is_adopted_and_not_what_it_has_forked(tmp_path: Path, main: st
 
 
 @pytest.mark.slow
-def test_an_order_is_written_before_its_driver_runs_and_never_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_order_is_written_once_before_its_driver_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     order(tmp_path).write(tmp_path / "6700.json")
     full_disk = OSError(28, "No space left on device")
     monkeypatch.setattr(DriverOrder, "write", Mock(side_effect=[None, full_disk]))

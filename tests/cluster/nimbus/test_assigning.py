@@ -371,9 +371,7 @@ def test_a_topology_is_submitted_with_what_its_package_says(submissions: Submiss
 
 
 @pytest.mark.parametrize("content", [{"a/b": b"x", "a": b"y"}, {"a.py": b"x", "../b.py": b"y"}])
-def test_a_package_that_every_supervisor_would_refuse_is_refused(
-    submissions: Submissions, content: dict[str, bytes]
-) -> None:
+def test_a_package_for_no_supervisor_is_refused(submissions: Submissions, content: dict[str, bytes]) -> None:
     sha256, data = package_of(content)
     put(submissions.code, sha256, data)
     with pytest.raises(BadPackage, match="which no package of `trident submit` does"):
@@ -512,8 +510,7 @@ def test_a_topology_that_was_removed_leaves_its_name_and_takes_its_number(submis
 
 
 def _fail(submissions: Submissions, reason: str) -> None:
-    storm_id, _ = submissions.cluster.find_storm("mine")
-    status = WantedStatus("failed", 1.0, reason=reason)
+    status, (storm_id, _) = WantedStatus("failed", 1.0, reason=reason), submissions.cluster.find_storm("mine")
     submissions.cluster.update_storm(storm_id, lambda base: replace(base, status=status))
 
 
@@ -610,9 +607,7 @@ def test_an_upgrade_of_bolts_keeps_executors_that_were_rebalanced(submissions: S
     assert base.component_executors == {"spout": 2, "count": 2, "new": 5}
 
 
-def test_an_upgrade_that_does_not_fit_the_log_is_refused_before_anything_changes(
-    submissions: Submissions, tmp_path: Path
-) -> None:
+def test_an_upgrade_that_does_not_fit_the_log_changes_nothing(submissions: Submissions, tmp_path: Path) -> None:
     log = FileLog.open(tmp_path / "logs" / "mine", "mine")
     log.append(TopologyRecord({"count": COUNT, "old": COUNT}, {}))
     submissions.submit(packed(submissions), "mine")

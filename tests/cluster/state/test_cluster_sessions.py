@@ -44,9 +44,7 @@ def test_ephemeral_nodes_of_a_killed_process_vanish_within_its_timeout(opening: 
 @pytest.mark.parametrize(
     "address", [pytest.param(each, marks=pytest.mark.server) for each in ON_SERVERS], indirect=True
 )
-def test_a_process_that_was_stopped_beyond_its_timeout_finds_its_session_expired(
-    opening: Opening, processes: Processes
-) -> None:
+def test_a_process_stopped_beyond_its_timeout_finds_its_session_expired(opening: Opening, processes: Processes) -> None:
     looks, owner = opening(_TIMEOUT_S), processes(_TIMEOUT_S)
     owner.ask("state.set_ephemeral_node('/leader', b'old')")
     owner.ask("state.get_data('/watched', watch=True)")
@@ -70,9 +68,7 @@ def test_a_process_that_was_stopped_beyond_its_timeout_finds_its_session_expired
     looks.told(("changed", "/follower"))
 
 
-def test_a_process_that_is_stopped_for_less_than_its_timeout_keeps_its_session(
-    opening: Opening, processes: Processes
-) -> None:
+def test_a_process_stopped_within_its_timeout_keeps_its_session(opening: Opening, processes: Processes) -> None:
     looks, owner = opening(), processes()
     owner.ask("state.set_ephemeral_node('/leader', b'1')")
     owner.ask("state.get_data('/watched', watch=True)")
@@ -131,9 +127,7 @@ def test_events_of_concurrent_writers_are_told_once(opening: Opening, processes:
 
 
 @pytest.mark.sample(1)
-def test_every_state_of_a_node_is_seen_by_who_watches_it_again_or_a_later_one(
-    opening: Opening, processes: Processes
-) -> None:
+def test_who_watches_again_sees_every_state_of_a_node_or_a_later_one(opening: Opening, processes: Processes) -> None:
     looks, writer = opening(), processes()
     seen: list[bytes | None] = [looks.state.get_data("/a", watch=True)]
     told = threading.Event()
@@ -149,9 +143,7 @@ def test_every_state_of_a_node_is_seen_by_who_watches_it_again_or_a_later_one(
 
 
 @pytest.mark.sample(1)
-def test_what_a_killed_process_was_told_is_there_and_at_most_one_change_more(
-    opening: Opening, processes: Processes
-) -> None:
+def test_what_a_killed_process_was_told_is_there_and_one_more_at_most(opening: Opening, processes: Processes) -> None:
     looks = opening()
     for life in range(3):
         writer = processes()

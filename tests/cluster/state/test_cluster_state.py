@@ -405,9 +405,7 @@ def sessions(address: str) -> Iterator[tuple[Opened, Opened]]:
 @pytest.mark.slow
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(operations=_OPERATIONS)
-def test_operations_of_two_sessions_do_what_a_dictionary_does(
-    sessions: tuple[Opened, Opened], operations: list[Operation]
-) -> None:
+def test_two_sessions_do_what_a_dictionary_does(sessions: tuple[Opened, Opened], operations: list[Operation]) -> None:
     root, model = f"/run{next(_roots)}", Model()
     sessions[0].state.mkdirs(root)
     for operation in operations:
@@ -458,9 +456,7 @@ def test_many_nodes(opening: Opening, address: str, count: int) -> None:
 # ---- from an address to the state of a cluster -----------------------------------------------------------------------
 
 
-def test_a_path_is_a_folder_from_here_or_from_home_and_a_server_has_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_path_is_a_folder_from_here_or_home_or_of_no_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     for address in ("cluster", "./a/b", "a b", "größe", "a:b", Path("cluster")):

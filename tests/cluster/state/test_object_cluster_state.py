@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from typing import Any
 
 import obstore
@@ -38,8 +39,7 @@ def test_a_change_is_made_once_though_the_answer_of_the_store_is_lost(
     before: Callable[[ClusterState, ClusterState], object], act: Callable[[ClusterState], object], returned: object,
     node: tuple[object, ...],
 ) -> None:  # fmt: skip
-    proxy = Proxy(s3_server.port)
-    try:
+    with closing(Proxy(s3_server.port)) as proxy:
         with monkeypatch.context() as patched:
             patched.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{proxy.port}")
             shaky = open_cluster_state(address)
@@ -59,8 +59,6 @@ def test_a_change_is_made_once_though_the_answer_of_the_store_is_lost(
             assert not proxy.disarm() or not lost
             assert (direct.state.get_node("/a") or ())[:2] == node
             shaky.close()
-    finally:
-        proxy.close()
 
 
 def test_many_sessions_that_change_one_node_lose_no_change(opening: Opening) -> None:

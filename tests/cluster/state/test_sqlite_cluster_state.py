@@ -145,7 +145,7 @@ def of_version(version: int) -> Callable[[Path], None]:
         (Path.mkdir, "the state of the cluster, cannot be written"),
     ],
 )
-def test_a_file_that_is_not_of_this_software_is_an_error_and_is_left_as_it_is(
+def test_a_file_of_other_software_is_an_error_and_left_as_it_is(
     folder: Path, spoil: Callable[[Path], None], said: str
 ) -> None:
     folder.mkdir()

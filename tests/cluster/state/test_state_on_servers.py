@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
 from typing import Any
 
@@ -45,9 +45,8 @@ def root(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def proxy(zookeeper_server: ZooKeeperEnsemble) -> Iterator[Proxy]:
-    between = Proxy(zookeeper_server.members[0].port)
-    yield between
-    between.close()
+    with closing(Proxy(zookeeper_server.members[0].port)) as between:
+        yield between
 
 
 @pytest.fixture
@@ -117,9 +116,7 @@ def test_a_sequential_node_whose_answer_was_lost_is_not_made_twice(proxy: Proxy,
     assert direct.state.get_children("/all") == [before[5:], made[5:]]
 
 
-def test_an_ephemeral_node_that_was_taken_over_when_the_answer_was_lost_is_ours(
-    proxy: Proxy, shaky: Opened, direct: Opened
-) -> None:
+def test_an_ephemeral_node_whose_takeover_lost_its_answer_is_ours(proxy: Proxy, shaky: Opened, direct: Opened) -> None:
     direct.state.set_ephemeral_node("/a", b"theirs")
     lost(proxy, shaky)
     shaky.state.set_ephemeral_node("/a", b"ours")
@@ -132,9 +129,7 @@ def test_an_ephemeral_node_that_was_taken_over_when_the_answer_was_lost_is_ours(
 # ---- connections ---------------------------------------------------------------------------------------------------------
 
 
-def test_watches_end_with_the_connection_and_are_set_again_by_reading(
-    proxy: Proxy, shaky: Opened, direct: Opened
-) -> None:
+def test_watches_end_with_the_connection_until_the_next_reading(proxy: Proxy, shaky: Opened, direct: Opened) -> None:
     direct.state.set_data("/changed", b"1")
     direct.state.set_data("/below/a", b"1")
     shaky.state.get_data("/changed", watch=True)
@@ -209,11 +204,8 @@ def test_a_server_that_stays_away_or_hangs_is_an_error_after_the_timeout(
 
 @pytest.fixture(scope="module")
 def ensemble(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperEnsemble]:
-    three = start_zookeeper(tmp_path_factory.mktemp("ensemble"), 3)
-    try:
+    with start_zookeeper(tmp_path_factory.mktemp("ensemble"), 3) as three:
         yield three
-    finally:
-        three.stop()
 
 
 @pytest.mark.long
@@ -265,9 +257,7 @@ def test_where_nothing_answers_it_is_an_error_in_time_and_leaves_no_thread() -> 
     assert not [thread for thread in set(threading.enumerate()) - before if thread.is_alive()]
 
 
-def test_a_machine_that_is_gone_does_not_keep_a_session_from_the_others(
-    zookeeper_server: ZooKeeperEnsemble, root: str
-) -> None:
+def test_a_machine_that_is_gone_keeps_no_session_from_others(zookeeper_server: ZooKeeperEnsemble, root: str) -> None:
     with contextlib.ExitStack() as stack:
         gone = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
         # A full queue: whoever connects now hears nothing at all, as of a machine without power.
@@ -429,9 +419,7 @@ def test_a_postgres_that_hangs_is_an_error_after_the_timeout(address: str, postg
     check_hang(address, postgres_server, "PostgreSQL")
 
 
-def test_a_change_within_which_its_process_was_stopped_is_made_afterwards(
-    address: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_change_whose_process_was_stopped_is_made_afterwards(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with opened(address) as one:
         carry_out, stopped = SqlTable.carry_out, list[int]()
 

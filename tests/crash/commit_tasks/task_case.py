@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -151,11 +152,8 @@ class TaskCase:
 
     def _stored(self, name: str, log: LogState) -> dict[Any, int]:
         keys = KEYS["weights"] if name == "weights" else [(lot,) for lot in range(LOTS)]
-        view = open_view(self.topology().graph(), self.config(), name, partial(log.snapshot, name))
-        try:
+        with closing(open_view(self.topology().graph(), self.config(), name, partial(log.snapshot, name))) as view:
             return {key: value for key, value in zip(keys, view.multi_get(keys), strict=True) if value is not None}
-        finally:
-            view.close()
 
 
 def _spec(store: str, kind: str, ports: dict[str, int]) -> Any:

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -63,9 +64,8 @@ def _of(fault: str) -> Callable[[str], bool]:
 @pytest.fixture(scope="module")
 def few(redis_server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Campaign]:
     """The cases that tell most, one after the other on one cluster; each test waits for its own."""
-    running = Campaign("few", tmp_path_factory.mktemp("few"), redis=redis_server.port)
-    yield running
-    running.close()
+    with closing(Campaign("few", tmp_path_factory.mktemp("few"), redis=redis_server.port)) as running:
+        yield running
 
 
 @pytest.mark.long
@@ -91,20 +91,15 @@ def test_what_a_killed_driver_committed_is_counted_once(few: Campaign) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(300)
-def test_what_resident_workers_of_a_killed_executor_committed_is_counted_once(
-    redis_server: Server, tmp_path: Path
-) -> None:
+def test_what_residents_of_a_killed_executor_committed_is_counted_once(redis_server: Server, tmp_path: Path) -> None:
     only = ["--only", "executor@begun", "neighbour", "--pairings=1"]
-    running = Campaign("resident", tmp_path, more=only, redis=redis_server.port)
-    try:
+    with closing(Campaign("resident", tmp_path, more=only, redis=redis_server.port)) as running:
         for fault in ("executor@begun", "neighbour@before"):
             said = running.says(_of(fault))
             assert ": exact, " in said
             assert "resident workers" in said
             assert "did not happen" not in said
         assert running.ends() == 0
-    finally:
-        running.close()
 
 
 @pytest.mark.soak
@@ -115,19 +110,13 @@ def test_the_whole_campaign(
     part: str, seed: int, redis_server: Server, cassandra_server: Server, postgres_server: Server, tmp_path: Path
 ) -> None:
     ports = {"redis": redis_server.port, "cassandra": cassandra_server.port, "postgres": postgres_server.port}
-    running = Campaign(part, tmp_path, seed, **ports)
-    try:
+    with closing(Campaign(part, tmp_path, seed, **ports)) as running:
         assert running.ends() == 0, running.errors.read_text()[-3000:]
-    finally:
-        running.close()
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("part", ["cluster", "drivers", "resident", "repeated"])
 def test_the_campaign_of_tables_that_the_driver_publishes(part: str, tmp_path: Path) -> None:
-    running = Campaign(part, tmp_path, delta=0)
-    try:
+    with closing(Campaign(part, tmp_path, delta=0)) as running:
         assert running.ends() == 0, running.errors.read_text()[-3000:]
-    finally:
-        running.close()

@@ -12,7 +12,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from spouts import DeltaSpout
-from spouts.delta.table_log import TablePlace
+from spouts.delta.table_log import TableLog
 from tests.spouts.delta.test_delta_versions import FEED, actions, append, entry_of, ids, numbers
 from tests.spouts.reading import batches, definitions, first_batch, rows_of
 from trident.errors import ReplayMismatchError, SpoutError, TopologyError
@@ -162,16 +162,16 @@ def test_a_store_that_does_not_say_what_the_table_was_is_asked_again(
     spout = DeltaSpout(tmp_path, mode="changes")
     (first,) = definitions(spout.get_coordinator({}))
     append(tmp_path, 1, 2)
-    again, ask, asked = spout.get_coordinator({}), TablePlace.table, list[int]()
+    again, ask, asked = spout.get_coordinator({}), TableLog.table, list[int]()
 
-    def answered_the_second_time(place: TablePlace, version: int | None = None) -> DeltaTable:
+    def answered_the_second_time(place: TableLog, version: int | None = None) -> DeltaTable:
         if version is not None:
             asked.append(version)
             if len(asked) == 1:
                 raise SpoutError("no answer")
         return ask(place, version)
 
-    monkeypatch.setattr(TablePlace, "table", answered_the_second_time)
+    monkeypatch.setattr(TableLog, "table", answered_the_second_time)
     with pytest.raises(SpoutError, match="no answer"):  # and not what it is now in place of what it was then
         again.initialize_transaction(2, first)
     (second,) = definitions(again, first, 2)

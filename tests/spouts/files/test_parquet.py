@@ -180,9 +180,7 @@ def test_nanoseconds_are_refused_and_never_cut(tmp_path: Path, nested: bool, yea
             moment = datetime.datetime(year, 1, 1, 12, 0, 0, 1, datetime.UTC)
             assert rows(spout) == ([([[("k", None)]],), ([[("k", moment)]],)] if nested else [(None,), (moment,)])
             continue
-        with pytest.raises(
-            BadDataError, match="column 'at' of .*a.parquet has a moment in INT96 with nanoseconds, which"
-        ):
+        with pytest.raises(BadDataError, match="column 'at' of .*a.parquet has a moment in INT96 with nanoseconds"):
             rows(spout)
     pq.write_table(pa.table({"at": pa.array([1_000_001], pa.timestamp("ns", "UTC"))}), tmp_path / "a.parquet")
     with pytest.raises(BadDataError, match="column 'at' .* would lose data"):
@@ -210,9 +208,7 @@ def int96(path: Path, moments: pa.Array, nanos: int, nested: bool) -> Path:
 def test_a_file_without_a_column_is_refused_or_gives_null(tmp_path: Path) -> None:
     parquet(tmp_path / "a.parquet", table(0, 1))
     parquet(tmp_path / "b.parquet", table(1, 2).drop_columns("name"))
-    with pytest.raises(
-        SpoutError, match=r"b.parquet has no column 'name', .* it has \['id', 'more'\]. Leave the field"
-    ):
+    with pytest.raises(SpoutError, match=r"b.parquet has no column 'name', .*it has \['id', 'more'\]. Leave the field"):
         rows(ParquetFileSpout(tmp_path, "id, name"))
     assert rows(ParquetFileSpout(tmp_path, "id, name", missing_columns="null")) == [(0, "n0"), (1, None)]
     with pytest.raises(TopologyError, match="field 'town' has no type, and .*a.parquet has no such column"):
@@ -235,9 +231,7 @@ def test_a_damaged_file_and_a_time_that_does_not_fit_are_named(tmp_path: Path) -
     ):
         rows(ParquetFileSpout(tmp_path, "id"))
     parquet(path, pa.table({"at": pa.array([1], pa.timestamp("ns"))}))
-    with pytest.raises(
-        SpoutError, match=r"a.parquet cannot be read: Casting from timestamp\[ns\] to .* would lose data"
-    ):
+    with pytest.raises(SpoutError, match=r"parquet cannot be read: Casting from timestamp\[ns\] to .* would lose data"):
         rows(ParquetFileSpout(tmp_path))
 
 
@@ -419,7 +413,5 @@ def test_days_that_spark_wrote_by_the_julian_calendar_are_refused(tmp_path: Path
             if at:
                 assert len(rows(spout)) == 1
                 continue
-            with pytest.raises(
-                SpoutError, match=f"column '{name}' of .*a.parquet has days before 1582-10-15, or moments"
-            ):
+            with pytest.raises(SpoutError, match=f"column '{name}' of .*a.parquet has days before 1582-10-15, or"):
                 rows(spout)

@@ -7,6 +7,7 @@ import io
 import json
 import math
 import random
+from contextlib import nullcontext
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spouts import CsvFileSpout, JsonFileSpout
+from spouts import CsvFileSpout, JsonFileSpout, TextFileSpout
 from spouts.files.parsed_columns import JsonFormat
+from spouts.kafka import Json
+from spouts.redis.stream_server import Entry, EntryTables
 from tests.spouts.files.test_text_files import write
 from tests.spouts.reading import rows
 from trident.arrow import schema_of
@@ -52,8 +55,29 @@ def test_lines_with_no_object_do_not_make_up_for_lines_with_two(tmp_path: Path, 
         rows(JsonFileSpout(tmp_path, "v: bigint"))
 
 
+@pytest.mark.parametrize("size", [200_000, 5_000_000])
+def test_a_value_of_any_length_is_read_and_hides_no_error_behind_it(tmp_path: Path, size: int) -> None:
+    fields, row = "s: string, f: double", ("x" * size, 1.0)
+    line = f'{{"s":"{row[0]}","f":1}}\n'.encode()
+    write(tmp_path / "a.json", line)
+    assert rows(TextFileSpout(tmp_path)) == [(line.decode()[:-1],)]
+    assert rows(JsonFileSpout(tmp_path, fields)) == [row]
+    assert [one.to_pylist() for one in Json(fields).read(pa.array([line]))] == [[one] for one in row]
+    entry = Entry("stream", "1-0", {b"s": row[0].encode(), b"f": b"1"})
+    assert list(EntryTables(fields, False).table([entry]).to_pylist()[0].values()) == [*row, "1-0"]
+    write(tmp_path / "b.json", line.replace(b":1}", b":1e-400}"))
+    with pytest.raises(BadDataError, match="b.json .* too near to 0"):
+        rows(JsonFileSpout(tmp_path, fields))
+    for multiline in (False, True):
+        spout = CsvFileSpout(tmp_path, fields, header=False, multiline=multiline, follow=False)
+        for last, error in (('5" pipe,1', ""), ('"a"b,1', "a value goes on after the quote"), ("a,1e-400", "'1e-400'")):
+            write(tmp_path / "a.csv", f'"{row[0]}",1\n{last}\n'.encode())
+            with pytest.raises(BadDataError, match=error) if error else nullcontext():
+                assert rows(spout) == [row, ('5" pipe', 1.0)]
+
+
 BENT = [
-    ("double", "1e400"), ("double", "-1e400"), ("float", "1e39"), ("float", "1e-50"), ("double", "-1.0E-400"),
+    ("double", "1e400"), ("double", "-1e400"), ("float", "1e39"), ("float", "1e-50"), ("double", "-1.0E-000000000400"),
     ("double", "0." + "0" * 400 + "1"), ("tinyint", "0xFF"), ("bigint", "0X10"), ("int", " 0x1"),
 ]  # fmt: skip
 

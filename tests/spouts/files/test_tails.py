@@ -113,8 +113,11 @@ def test_half_of_a_compressed_file_is_held_until_the_rest_is_there(tmp_path: Pat
 
 @pytest.mark.parametrize(
     ("begin", "rest"),
-    [(b'v\n"a\n', b'b"\n'), (b"v\n1\n2\n", b""), (b"v", b"\n1\n"), (b'\xef\xbb\xbf"x,y",v\n1,2\n', b"")],
-)
+    [
+        (b'v\n"a\n', b'b"\n'), (b'v\n"' + b"a" * 200_000 + b"\n", b'b"\n'), (b"v\n1\n2\n", b""), (b"v", b"\n1\n"),
+        (b'\xef\xbb\xbf"x,y",v\n1,2\n', b""),
+    ],
+)  # fmt: skip
 def test_a_file_of_rows_of_several_lines_is_read_once_it_is_whole(tmp_path: Path, begin: bytes, rest: bytes) -> None:
     reader = Reader(write(tmp_path / "a.csv", begin), "v: string", multiline=True)
     assert bool(reader.after(1000)) == (not rest)

@@ -157,9 +157,7 @@ def test_a_silence_is_told_by_its_partition_also_if_no_broker_answers(kafka_topi
         defined = made.define()
         assert defined is not None
         proxy.close()
-        with pytest.raises(
-            SourceAwayError, match=f"'{topic}', offset 0: no record came within partition_timeout_s=0.5"
-        ):
+        with pytest.raises(SourceAwayError, match=f"{topic}', offset 0: no record came within partition_timeout_s=0.5"):
             made.read(defined)
 
 

@@ -209,6 +209,21 @@ def test_a_stream_that_was_deleted_or_made_again_is_found(
 # ---- what cannot be read --------------------------------------------------------------------------------------------------
 
 
+def test_a_stream_that_was_read_under_another_key_is_not_counted_again(redis_server: Server, client: Any) -> None:
+    fill(client, range(1, 5))
+    fill(client, range(11, 15), "other")
+    before = Batches(spout_of(redis_server, with_stream=False))
+    assert numbers(before.run()) == [[1, 2, 3, 4]]
+    fill(client, [5])
+    client.rename("s", "renamed")
+    with pytest.raises(SpoutError, match=r"'renamed' .* was read as 's' up to entry 4-0.* Give it that key again"):
+        Batches(spout_of(redis_server, "renamed", with_stream=False), before.previous, before.txid).define()
+    other = Batches(spout_of(redis_server, "other", with_stream=False), before.previous, before.txid)
+    assert numbers(other.run()) == [[11, 12, 13, 14]]
+    client.rename("renamed", "s")
+    assert numbers(Batches(spout_of(redis_server, with_stream=False), other.previous, other.txid).run()) == [[5]]
+
+
 def test_a_value_of_another_type_is_named_with_its_entry(redis_server: Server, client: Any) -> None:
     fill(client, [1, 2])
     client.xadd("s", {"word": "x", "n": "seven"}, id="3-0")
@@ -508,9 +523,7 @@ def test_an_entry_deleted_by_its_id_is_missed_only_where_none_read_is_left(
     if read_before:
         assert numbers(batches.run()) == [[3, 5]]
     else:
-        with pytest.raises(
-            SpoutError, match="1 entries of the stream 's'.* were trimmed or deleted before a batch had"
-        ):
+        with pytest.raises(SpoutError, match="1 entries of the stream 's'.*were trimmed or deleted before a batch had"):
             batches.run()
     batches.close()
 

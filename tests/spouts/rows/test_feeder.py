@@ -154,9 +154,7 @@ def test_a_log_of_an_earlier_process_takes_new_feeds_and_refuses_its_open_batch(
     spout.feed_nowait([(1,)])
     coordinator, earlier = spout.get_coordinator({}), {"feeder": "other", "feed": 41}
     assert rows_of(spout, coordinator, coordinator.initialize_transaction(42, earlier)) == [(1,)]
-    with pytest.raises(
-        ReplayMismatchError, match="batch 9 is feed 41 of the feeder other, which this process does not"
-    ):
+    with pytest.raises(ReplayMismatchError, match="batch 9 is feed 41 of the feeder other, which this process does"):
         coordinator.parts(TransactionAttempt(9, 0), earlier, 1)
     coordinator.success(41, earlier)
     assert rows_of(spout, coordinator, coordinator.initialize_transaction(42, earlier)) == [(1,)]

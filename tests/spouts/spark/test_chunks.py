@@ -128,9 +128,7 @@ def test_a_manifest_that_the_disk_refuses_is_written_by_the_next_start(
 
 def test_a_manifest_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text("{", encoding="utf-8")
-    with pytest.raises(
-        SpoutError, match=r"manifest.json cannot be read as the manifest of a DataFrame's rows: JSONDec"
-    ):
+    with pytest.raises(SpoutError, match=r"manifest.json cannot be read as the manifest of a DataFrame's rows: JSONDe"):
         read_manifest(str(tmp_path))
 
 

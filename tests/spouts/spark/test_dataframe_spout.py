@@ -194,9 +194,7 @@ def test_a_query_that_fails_says_why(spark: SparkSession, tmp_path: Path) -> Non
         "id", "string(amount)"
     )
     keep(topology.new_stream("orders", DataFrameSpout(df, tmp_path / "rows")))
-    with pytest.raises(
-        BatchFailedError, match="SpoutError: the rows of a DataFrame cannot be written: .*no such order"
-    ):
+    with pytest.raises(BatchFailedError, match="SpoutError: the rows of a DataFrame cannot be written:.*no such order"):
         run_all(topology, "in_process")
     assert read_manifest(str(tmp_path / "rows")) is None
     made = DataFrameSpout(lambda session: session.range(3), tmp_path / "made", fields="id: int")

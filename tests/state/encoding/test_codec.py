@@ -40,7 +40,6 @@ from trident.state.encoding.codec import (
     decode_keys,
     decode_many,
     encode_keys,
-    encode_lists,
     encode_many,
     encode_tuples,
 )
@@ -193,7 +192,7 @@ encoded = st.one_of(values.map(encode), small.map(encode), pairs)
 @given(st.lists(values, max_size=4))
 def test_many_are_encoded_as_each_is(several: list[Any]) -> None:
     assert encode_many(several) == [encode(value) for value in several]
-    assert encode_lists([(value, 1) for value in several]) == [encode([value, 1]) for value in several]
+    assert encode_many([(value, 1) for value in several], as_lists=True) == [encode([value, 1]) for value in several]
     assert encode_tuples([[value, 1] for value in several]) == [encode((value, 1)) for value in several]
     assert encode_tuples([several]) == [encode(tuple(several))]
 
@@ -207,7 +206,7 @@ def test_many_with_one_that_cannot_be_encoded_are_refused_as_that_one_is(bad: ob
             encode_many(many)
         assert str(among.value) == str(alone.value)
     with pytest.raises(CorruptValueError):
-        encode_lists([(1,), (bad,)])
+        encode_many([(1,), (bad,)], as_lists=True)
     with pytest.raises(CorruptValueError):
         encode_tuples([(1,), (bad,)])
 

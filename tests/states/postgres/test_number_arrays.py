@@ -99,6 +99,19 @@ def test_a_batch_has_its_keys_as_an_arrow_array(home: Home, key_type: str, keys:
     assert state.multi_get([(key,) for key in keys]) == [2 * at for at in range(len(keys))]
 
 
+@pytest.mark.parametrize(("key_type", "wider"), [("int", "bigint"), ("smallint", "integer"), ("tinyint", "bigint")])
+def test_keys_are_found_in_a_wider_column_of_the_users(home: Home, key_type: str, wider: str) -> None:
+    conf, keys = home.conf(key_fields=(("k", key_type),), value_type="bigint", value_field="count"), [0, -1, 2, 3]
+    home.sql(f'CREATE TABLE "{conf.prefix}" (k {wider} PRIMARY KEY, count bigint)')
+    state = home.state(conf)
+    for txid in (1, 2):
+        state.begin_commit(txid)
+        new = state.multi_combine([pa.array(keys, arrow_type(key_type))], np.arange(len(keys)), "sum")
+        assert new is not None
+        assert new.tolist() == [txid * at for at in range(len(keys))]
+        state.commit(txid)
+
+
 @pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
 def test_keys_of_a_database_in_another_encoding_are_found(home: Home, encoding: str) -> None:
     name = f"other{next(numbers)}"

@@ -130,6 +130,17 @@ def test_a_table_that_was_emptied_is_found_before_a_commit_and_within(either: Ho
     assert sorted(either.state(conf).get_tuples()) == [("cow", 6)]
 
 
+def test_a_table_that_was_dropped_behind_the_claim_of_a_start_is_found(either: Home) -> None:
+    conf, log = either.conf(), Log()
+    state = either.state(conf)
+    commit(state, log, 1, 0, {"cow": 1})
+    claim = state.read_sentinel()._replace(attempt=7)
+    state.move_sentinel(claim, force=True)  # as after another number of partitions: no key of it is known to stay
+    assert either.state(conf).read_sentinel() == claim
+    either.sql(f'DROP TABLE "{conf.prefix}"')
+    assert either.state(conf).read_sentinel() is None
+
+
 @pytest.mark.long
 def test_partitions_may_make_the_table_at_the_same_time(home: Home) -> None:
     all_of_them = threading.Barrier(8, timeout=30)

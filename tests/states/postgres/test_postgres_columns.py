@@ -44,11 +44,13 @@ def rows_of(home: Home, table: str, columns: str = "word, count") -> list[Any]:
 # ---- what others see -------------------------------------------------------------------------------------------------
 
 
-def word_count(home: Home, name: str, *lines: str) -> TridentTopology:
+def word_count(home: Home, name: str, *lines: str, partitions: int = 2) -> TridentTopology:
     topology = TridentTopology(name)
     words = topology.new_stream("lines", FixedBatchSpout("line: string", 1, *[(line,) for line in lines]))
     split = words.each("line", Split(), "word")
-    split.group_by("word").persistent_aggregate(PostgresState.opaque(home.url, num_partitions=2), Count(), "count")
+    split.group_by("word").persistent_aggregate(
+        PostgresState.opaque(home.url, num_partitions=partitions), Count(), "count"
+    )
     split.persistent_aggregate(PostgresState.transactional(home.url), Count(), "total")
     return topology
 
@@ -281,6 +283,20 @@ def test_a_table_of_the_users_gets_what_it_lacks_and_keeps_what_it_has(home: Hom
         commit(state, log, 3, 0, {(None,): 1})
 
 
+def test_a_trigger_that_may_change_what_is_written_is_named(home: Home, caplog: pytest.LogCaptureFixture) -> None:
+    conf = conf_of(home)
+    home.sql("""CREATE OR REPLACE FUNCTION touch() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN new; END'""")
+    home.sql(f'CREATE TABLE "{conf.prefix}" (word text PRIMARY KEY, count bigint)')
+    for name, when in (("early", "BEFORE UPDATE"), ("late", "AFTER UPDATE"), ("off", "BEFORE INSERT")):
+        home.sql(f'CREATE TRIGGER {name} {when} ON "{conf.prefix}" FOR EACH ROW EXECUTE FUNCTION touch()')
+    home.sql(f'ALTER TABLE "{conf.prefix}" DISABLE TRIGGER off')
+    for partition in range(2):
+        commit(home.state(conf, partition), Log(), 1, partition, {"cow": 1})
+    told = [record.message for record in caplog.records if "trigger" in record.message]
+    assert len(told) == 1, told
+    assert f'"{conf.prefix}": trigger early runs before each row is written' in told[0]
+
+
 OTHERS = [
     ("word text PRIMARY KEY, count int", "count is integer, not bigint; give another table, or change the type"),
     ("word text PRIMARY KEY, count numeric(30,0)", r"count is numeric\(30,0\), not bigint; give another table"),
@@ -341,6 +357,36 @@ def test_a_layout_of_a_later_version_is_refused(home: Home) -> None:
 
 
 # ---- foreign hands ---------------------------------------------------------------------------------------------------
+
+
+def test_a_table_that_was_copied_without_its_sentinels_is_not_counted_on_with_a_new_log(
+    home: Home, tmp_path: Path
+) -> None:
+    name = f"words{next(numbers)}"
+
+    def run(log: str, policy: str = "refuse", partitions: int = 2) -> tuple[list[Any], int]:
+        topology = word_count(home, name, "the cow", "the moon", partitions=partitions)
+        config: dict[str, Any] = {"log_dir": str(tmp_path / log), "state_recovery": policy}
+        with topology.start(engine="in_process", **config) as running:
+            running.process_all_available()
+            return running.state("count").multi_get(["the", "cow"]), running.state("total").get()
+
+    def copy(*tables: str) -> None:
+        home.sql(f"DELETE FROM trident_sentinels WHERE state IN ({', '.join(map(repr, tables))})")
+
+    assert run("first") == ([2, 1], 4)
+    copy(f"{name}/count", f"{name}/total")
+    with pytest.raises(
+        StateMismatchError, match="the log is new, and state 'count' has the totals of 2 batches"
+    ) as failure:
+        run("second")
+    assert 'state_recovery="discard_totals"' in str(failure.value)
+    assert home.sql(f'SELECT sum(count) FROM "{name}/count"') == [(4,)]
+    assert run("second", "discard_totals") == ([2, 1], 4)
+    assert run("second", partitions=5) == ([2, 1], 4)  # none of the added ones has a sentinel yet
+    copy(f"{name}/total")
+    with pytest.raises(StateMismatchError):
+        run("third")
 
 
 def test_a_table_from_an_older_backup_is_found(home: Home) -> None:

@@ -151,7 +151,7 @@ def test_a_full_queue_holds_up_its_senders_and_not_the_news(pair: tuple[LinkedMa
     assert spouts.is_open(SINK)
 
 
-def test_a_mark_that_is_not_repeated_is_forgotten(
+def test_a_mark_without_repeat_is_forgotten(
     pair: tuple[LinkedMail, LinkedMail], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("trident.storm.spark.linked_mail._MARK_S", 0.3)

@@ -131,9 +131,8 @@ _LINES = """
 
 @pytest.fixture(scope="module")
 def spark_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
-    cluster = start_spark_cluster(tmp_path_factory.mktemp("spark"), workers=3)
-    yield cluster
-    cluster.stop()
+    with start_spark_cluster(tmp_path_factory.mktemp("spark"), workers=3) as cluster:
+        yield cluster
 
 
 @pytest.fixture

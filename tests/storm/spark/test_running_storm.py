@@ -204,9 +204,7 @@ def test_a_bolt_that_cannot_be_prepared_fails_the_start(journal: Journal) -> Non
         with_split(journal, CannotBePrepared()).start(settings(max_worker_deaths=1))
 
 
-def test_a_spout_that_blocks_does_not_hang_the_stop_and_is_named(
-    journal: Journal, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_spout_that_blocks_is_named_and_hangs_no_stop(journal: Journal, caplog: pytest.LogCaptureFixture) -> None:
     builder = TopologyBuilder()
     builder.set_spout("sentences", Blocks(journal, 100))
     builder.set_bolt("split", SplitBolt()).shuffle_grouping("sentences")
@@ -234,9 +232,7 @@ def test_fewer_slots_than_workers_are_an_error_at_once(journal: Journal) -> None
 
 
 @pytest.mark.parametrize("was_active", [True, False])
-def test_a_rebalance_whose_workers_are_late_leaves_the_topology_as_active_as_it_was(
-    journal: Journal, was_active: bool
-) -> None:
+def test_a_rebalance_with_late_workers_leaves_a_topology_as_it_was(journal: Journal, was_active: bool) -> None:
     builder = with_split(journal, SlowToPrepareAgain(journal))
     builder.set_bolt("count", CountBolt(journal)).shuffle_grouping("split")
     with builder.start(settings(workers=1)) as running:

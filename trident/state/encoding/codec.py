@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from decimal import InvalidOperation
 from typing import Any
 from zoneinfo import ZoneInfoNotFoundError
@@ -63,18 +63,12 @@ def decode(data: bytes) -> Any:
         ) from error
 
 
-def encode_many(objs: Sequence[object]) -> list[bytes]:
+def encode_many(objs: Sequence[Any], as_lists: bool = False) -> list[bytes]:
+    pack_one = new_packer().pack
     try:
-        return _encode_together(objs)
+        return [_VERSION_BYTE + data for data in map(pack_one, map(list, objs) if as_lists else objs)]
     except _UNPACKABLE:
-        return list(map(encode, objs))  # which raises the error of the bad one
-
-
-def encode_lists(rows: Sequence[Sequence[object]]) -> list[bytes]:
-    try:
-        return _encode_together(map(list, rows))
-    except _UNPACKABLE:
-        return [encode(list(row)) for row in rows]
+        return [encode(list(one) if as_lists else one) for one in objs]  # which raises the error of the bad one
 
 
 def encode_columns(head: Sequence[object], columns: Sequence[Sequence[object]]) -> list[bytes]:
@@ -159,11 +153,6 @@ def _decode_key(data: bytes) -> Key:
 
 
 _EMPTY_LIST = 0x90  # MessagePack's byte for a list of no items; lists of up to 15 follow
-
-
-def _encode_together(objs: Iterable[object]) -> list[bytes]:
-    packed = new_packer().pack
-    return [_VERSION_BYTE + data for data in map(packed, objs)]
 
 
 def _decode_together(data: Sequence[bytes], head: bytes, width: int) -> list[list[Any]] | None:

@@ -60,9 +60,7 @@ class _TypedKey(tuple[Any, ...]):
 
 def canonical_keys(keys: Sequence[Key]) -> Sequence[Key]:
     """Return the keys in their one form; the very keys where all fields are of types that have only one."""
-    if _ONE_FORM.issuperset(map(type, chain.from_iterable(keys))):
-        return keys
-    return [canonical_key(key) for key in keys]
+    return keys if _ONE_FORM.issuperset(map(type, chain.from_iterable(keys))) else list(map(canonical_key, keys))
 
 
 def canonical_key(key: Key) -> Key:
@@ -71,11 +69,9 @@ def canonical_key(key: Key) -> Key:
 
 def typed_keys(keys: Sequence[Key]) -> Sequence[Key]:
     """Return keys in their one form, as a dict must have them: keys of other types are other keys."""
-    if type(keys) is CanonicalKeys:
+    if type(keys) is CanonicalKeys or _PLAIN.issuperset(map(type, chain.from_iterable(keys))):
         return keys
-    if _PLAIN.issuperset(map(type, chain.from_iterable(keys))):
-        return keys
-    return [_typed_key(key) for key in keys]
+    return list(map(_typed_key, keys))
 
 
 def _typed_key(key: Key) -> Key:
@@ -154,9 +150,7 @@ def declared_keys(keys: Sequence[Key], fields: Fields, state: str) -> Sequence[K
     """
     if not fields.names:
         return typed_keys(keys)
-    if _are_in_one_form(keys, fields):
-        return keys
-    return [_declared_key(key, fields, state) for key in keys]
+    return keys if _are_in_one_form(keys, fields) else [_declared_key(key, fields, state) for key in keys]
 
 
 def declared_prefix(prefix: Sequence[Any], fields: Fields, state: str) -> Key | None:

@@ -44,7 +44,6 @@ _MICROSECOND = dt.timedelta(microseconds=1)
 
 
 def type_name(obj: object) -> str:
-    """Return the name of the type of `obj` for errors."""
     cls = type(obj)
     return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
 

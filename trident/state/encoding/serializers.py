@@ -27,7 +27,6 @@ from trident.state.encoding.codec import (
     decode_many,
     encode,
     encode_columns,
-    encode_lists,
     encode_many,
 )
 from trident.state.interfaces import Key, StateType, kind_of
@@ -128,7 +127,7 @@ class CodecSerializer:
             return encode_columns((), objs.columns)
         types = set(map(type, objs))
         if self.kind in STORED_FORMS and types == {STORED_FORMS[self.kind].stored}:
-            return encode_lists(objs)
+            return encode_many(objs, as_lists=True)
         if self.kind not in STORED_FORMS and not any(issubclass(found, _WITH_FIELDS) for found in types):
             return encode_many(objs)
         return list(map(self.serialize, objs))

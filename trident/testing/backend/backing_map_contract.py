@@ -45,7 +45,6 @@ class BackingMapContract(MapSharing):
 
     @promise(Promise.ORDER)
     def test_answers_come_in_the_order_asked(self) -> None:
-        """Keys are asked in another order than they were written in."""
         writer, pairs = self.commit_rows(300)
         self.random("order").shuffle(pairs)
         self.expect_rows(pairs, "read 300 keys in another order", writer)
@@ -61,7 +60,6 @@ class BackingMapContract(MapSharing):
 
     @promise(Promise.ORDER)
     def test_a_key_that_is_asked_twice_is_answered_twice(self) -> None:
-        """One answer per key asked, not per key found."""
         writer, (first, second) = self.store.writer(), rows(2)
         writer.commit([first, second], 1)
         absent: tuple[Key, Any] = (("absent",), None)
@@ -69,13 +67,11 @@ class BackingMapContract(MapSharing):
 
     @promise(Promise.ORDER)
     def test_no_keys_have_no_answers(self) -> None:
-        """An empty read is an empty list."""
         self.store.writer().commit(rows(1), 1)
         expect(len(self.reader().read([])), 0, "answers to a read of no keys")
 
     @promise(Promise.ABSENT)
     def test_what_was_never_written_is_none(self) -> None:
-        """In an empty store, and among other keys."""
         absent: list[tuple[Key, Any]] = [(("absent",), None), ((1, "absent"), None)]
         self.expect_rows(absent, "read absent keys of an empty store")
         writer = self.store.writer()
@@ -99,12 +95,10 @@ class BackingMapContract(MapSharing):
 
     @promise(Promise.ABSENT)
     def test_zero_and_empty_values_are_there(self) -> None:
-        """What counts as false in Python is a value."""
         self._come_back([0, False, 0.0, "", [], {}])
 
     @promise(Promise.BULK)
     def test_every_key_of_a_large_put_is_written(self) -> None:
-        """Ten thousand keys in one put and one read, then again in another order."""
         _, pairs = self.commit_rows(MANY)
         self.random("large").shuffle(pairs)
         self.expect_rows(pairs, f"read a put of {MANY} keys")
@@ -124,7 +118,6 @@ class BackingMapContract(MapSharing):
 
     @promise(Promise.BULK)
     def test_each_commit_is_as_good_as_the_first(self) -> None:
-        """Several commits by one instance, each of new and of old keys, in several puts."""
         writer, chunk = self.store.writer(), min(self.claims.chunk, 200)
         wanted: dict[Key, Any] = {}
         for txid in range(1, 6):
@@ -138,14 +131,12 @@ class BackingMapContract(MapSharing):
 
     @promise(Promise.BULK)
     def test_a_put_of_no_keys_changes_nothing(self) -> None:
-        """A batch may have no key of a partition."""
         writer, pairs = self.commit_rows(3)
         writer.commit([], 2)
         self.expect_rows(pairs, "read after a put of no keys", writer)
 
     @promise(Promise.OVERWRITE)
     def test_a_put_replaces_what_was_there(self) -> None:
-        """Shorter, longer, of another type, the same again; None of one key leaves no trace in the next."""
         writer, key, other = self.store.writer(), ("replaced",), (("other",), "stays")
         writer.commit([other], 1)
         for txid, value in enumerate(["a longer text", "x", 5, 5, -1, None, 5, "", [1, 2], {"a": 1}, 0, 5], 2):
@@ -175,14 +166,12 @@ class BackingMapContract(MapSharing):
 
     @promise(Promise.ERRORS)
     def test_a_value_that_is_too_large_is_refused(self) -> None:
-        """Nothing is cut off, dropped, or said to be written when it is not."""
         most = self.claims.max_value_bytes
         size = 1 << 22 if most is None else most + 1
         self._refused_beyond(most, [*rows(2), (("large",), "x" * size), *rows(2, 5)], f"a value of {size} bytes")
 
     @promise(Promise.ERRORS)
     def test_a_key_that_is_too_long_is_refused(self) -> None:
-        """Two keys that differ only after the limit are not one."""
         most = self.claims.max_key_bytes
         size = 1 << 16 if most is None else most
         keys = (("k" * size + "a",), "a"), (("k" * size + "b",), "b")
@@ -205,7 +194,6 @@ class BackingMapContract(MapSharing):
 
     @promise(Promise.KEYS)
     def test_different_keys_are_different(self) -> None:
-        """Compound, empty, numeric-looking, unicode in several forms, with separators; first one half is there, then all."""
         writer, keys = self.store.writer(), _within(self.claims.max_key_bytes, KEYS)
         for txid, half in enumerate((0, 1), 1):
             writer.commit([(key, at) for at, key in enumerate(keys) if at % 2 == half], txid)
@@ -214,7 +202,6 @@ class BackingMapContract(MapSharing):
 
     @promise(Promise.KEYS)
     def test_each_key_can_be_written_alone(self) -> None:
-        """One key a put: the empty text, None, a number."""
         writer = self.store.writer()
         keys: list[Key] = [*((one,) for one in ("", " ", "\x00", None, 0, "0", "汉", "a/b", -1, 2**64)), ("", "")]
         for txid, key in enumerate(keys, 1):
@@ -223,7 +210,6 @@ class BackingMapContract(MapSharing):
 
     @promise(Promise.KEYS)
     def test_long_keys_that_differ_at_their_end_are_different(self) -> None:
-        """Up to the limit of the store."""
         keys = _within(self.claims.max_key_bytes, [("k" * length + end,) for length in LONG_KEY_PARTS for end in "ab"])
         self._read_back([(key, at) for at, key in enumerate(keys)])
 
@@ -245,7 +231,6 @@ class BackingMapContract(MapSharing):
 
     @promise(Promise.VALUES)
     def test_texts_and_collections_come_back(self) -> None:
-        """Empty, nested, in several scripts, and a text of a million characters."""
         self._come_back(_within(self.claims.max_value_bytes, PLAIN_VALUES))
 
     @promise(Promise.VALUES)

@@ -125,8 +125,7 @@ class MapSharing(MapContract):
         if self.claims.shared:
             self._writer(("", "state2")).commit([(("of another state",), 1)], 1)
         expect(self._listed_keys(writer), [], "keys of an empty state")
-        most = self.claims.max_key_bytes
-        keys = [*(KEYS if most is None else KEYS[:20]), *keys_of(rows(2 * self.claims.chunk + 1))]
+        keys = [*(KEYS if self.claims.max_key_bytes is None else KEYS[:20]), *keys_of(rows(2 * self.claims.chunk + 1))]
         for txid in (1, 2):
             writer.commit([(key, txid) for key in keys], txid)
         for each in (writer, self.reader()):
@@ -157,9 +156,8 @@ class MapSharing(MapContract):
                 expect(each.read(keys_of(pairs)), [None] * len(pairs), f"read state {name} after it was emptied")
             self._writer(name).commit(pairs[:5], 2)
             for other in names:
-                expect(
-                    self._writer(other).read(keys_of(pairs[:5])), values_of(pairs[:5]), f"{other} after {name}.reset()"
-                )
+                found = self._writer(other).read(keys_of(pairs[:5]))
+                expect(found, values_of(pairs[:5]), f"{other} after {name}.reset()")
 
     @promise(Promise.CLAIMS)
     def test_it_claims_what_it_has(self) -> None:

@@ -38,7 +38,6 @@ class FencedMapContract(MapContract):
 
     @promise(Promise.SENTINEL)
     def test_a_sentinel_keeps_the_name_of_its_state(self) -> None:
-        """It distinguishes two states that share a place."""
         self.store.writer().commit(rows(1), 1)
         self._lay("contract/counts", sealed=True)
         found = self._read_sentinel()
@@ -94,19 +93,16 @@ class FencedMapContract(MapContract):
 
     @promise(Promise.SENTINEL, "fences")
     def test_a_first_sentinel_is_laid_by_one_writer_only(self) -> None:
-        """Both have read that there is none."""
         late = self._read()
         self.store.writer().commit(rows(1), 1)
         self._refuse(late, "lay the first sentinel where another writer laid one meanwhile")
 
     @promise(Promise.SENTINEL)
     def test_an_empty_partition_has_no_sentinel(self) -> None:
-        """None, not a sentinel of zeros."""
         self._expect_sentinel(None, "the sentinel of an empty partition")
 
     @promise(Promise.SENTINEL)
     def test_each_commit_leaves_its_sentinel(self) -> None:
-        """The next batch, a replay, a new driver: each time every instance reads the new one."""
         writer, reader = self.store.writer(), self.store.map(reads=True)
         for txid, attempt in ((1, 0), (2, 0), (2, 1), (3, 1), (3, 1 << 20), (1 << 40, 1 << 40)):
             writer.commit(rows(2), txid, attempt)
@@ -114,7 +110,6 @@ class FencedMapContract(MapContract):
 
     @promise(Promise.SENTINEL)
     def test_an_instance_sees_the_sentinel_that_another_one_left(self) -> None:
-        """What was read once is read again."""
         first, second = self.store.writer(), self.store.writer()
         for txid in range(1, 7):
             (first, second)[txid % 2].commit(rows(1), txid, txid)
@@ -130,7 +125,6 @@ class FencedMapContract(MapContract):
 
     @promise(Promise.SENTINEL)
     def test_force_writes_the_sentinel_again(self) -> None:
-        """Back, and of another log; the writer that laid it goes on, the values stay."""
         writer = self.store.writer()
         writer.commit(rows(3), 7, 7)
         guard = fenced(self.store.map(), 0)
@@ -145,7 +139,6 @@ class FencedMapContract(MapContract):
 
     @promise(Promise.SENTINEL)
     def test_the_sentinel_is_no_key(self) -> None:
-        """Commits without a row leave a sentinel, and rows do not hurt it."""
         self.store.writer().commit([], 1)
         self._expect_sentinel(sentinel_of(1), "the sentinel of a commit without rows")
         names: list[tuple[Key, Any]] = [(("sentinel",), 1), (("trident-sentinel",), 1), (("sentinel", 0), 1), ((0,), 1)]
@@ -154,7 +147,6 @@ class FencedMapContract(MapContract):
 
     @promise(Promise.PARTITIONS)
     def test_partitions_have_a_sentinel_each(self) -> None:
-        """They share the store, but not the writer."""
         if self.store.partitions == 1:
             return
         writers = [self.store.writer("state", number, 3) for number in range(3)]
@@ -169,9 +161,7 @@ class FencedMapContract(MapContract):
 
     @promise(Promise.RESET, "resets")
     def test_an_emptied_partition_has_no_sentinel(self) -> None:
-        """So a new incarnation begins with it."""
-        writer = self.store.writer()
-        writer.commit(rows(3), 5, 5)
+        self.store.writer().commit(rows(3), 5, 5)
         emptied = self.store.map()
         emptied.reset()
         self._expect_sentinel(None, "the sentinel after a reset", emptied)
@@ -180,7 +170,6 @@ class FencedMapContract(MapContract):
 
     @promise(Promise.SENTINEL, "fences")
     def test_the_sentinel_never_moves_back(self) -> None:
-        """An earlier batch or an earlier attempt is refused, and changes nothing."""
         self.store.writer().commit(rows(3), 5, 5)
         for txid, attempt in ((5, 4), (4, 5), (4, 4), (1, 0)):
             late = self.store.map()
@@ -203,7 +192,6 @@ class FencedMapContract(MapContract):
 
     @promise(Promise.FENCING, "fences")
     def test_a_writer_that_was_replaced_before_its_put_writes_nothing(self) -> None:
-        """It slept after its begin."""
         self._replace(lambda zombie: None)
 
     @promise(Promise.FENCING, "fences")
@@ -218,8 +206,7 @@ class FencedMapContract(MapContract):
             return
         zombie = self.store.writer()
         zombie.begin(5, 5)
-        guard = self.store.map()
-        guard.move_sentinel(sentinel_of(1), True)
+        self.store.map().move_sentinel(sentinel_of(1), True)
         # Whoever laid it: to the writer an older sentinel is a store that was rolled back.
         with expect_error(FencedError, StateLossDetected, what="put after the sentinel was laid by force"):
             zombie.put(rows(3), 5, 5)
@@ -228,7 +215,6 @@ class FencedMapContract(MapContract):
 
     @promise(Promise.FENCING, "fences", "removes")
     def test_a_writer_that_was_replaced_deletes_nothing(self) -> None:
-        """A deletion is fenced as a put is."""
         zombie, successor, pairs = self.store.writer(), self.store.writer(), rows(20)
         zombie.commit(pairs, 1)
         zombie.begin(2)
@@ -330,8 +316,7 @@ class FencedMapContract(MapContract):
                 zombie.put(late, 2)
                 zombie.end(2)
             # A store that fences by key lets new keys through: their attempt has lost, so the value rules undo them.
-            untouched = wanted if self.claims.fences == "all" else taken
-            self.expect_rows(untouched, "read after a put that was refused")
+            self.expect_rows(wanted if self.claims.fences == "all" else taken, "read after a put that was refused")
             if self.claims.moves_at_commit:
                 break  # its commit is over with the first refusal
         self._expect_sentinel(sentinel_of(2, 1), "the sentinel after a put that was refused")

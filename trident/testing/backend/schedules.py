@@ -113,11 +113,8 @@ class Schedule:
             for _ in range(BATCHES):
                 self._run_batch()
         except Exception as error:
-            said = (
-                str(error)
-                if isinstance(error, Violation)
-                else f"batch {self.log.committed + 1} raised {describe(error)}"
-            )
+            at = self.log.committed + 1
+            said = str(error) if isinstance(error, Violation) else f"batch {at} raised {describe(error)}"
             setting = f"cache {self._cache}, {'requests of 2 keys' if self._chunks else 'whole requests'}"
             told = ", ".join([setting, *self.story[-8:]])
             raise Violation(f"{said}; seed {self.seed!r}: {told}") from error
@@ -184,8 +181,7 @@ class Schedule:
     def _after_failure(self) -> None:
         if self.store.kind is StateType.OPAQUE:
             self._check("after a failure")
-        takeover = self.chance.random() < 0.5
-        self.log.fail(takeover)
+        self.log.fail(self.chance.random() < 0.5)
         asleep = {id(sleeper.state) for sleeper in self._sleepers}
         for at, process in enumerate(self._processes):
             # A process that crashed may continue with its memory, or start again without it; one that sleeps is replaced.
@@ -195,9 +191,8 @@ class Schedule:
 
     def _wake_sleepers(self, part: int | None = None) -> None:
         """Let writers that were replaced go on, within their successor's commit or after it."""
-        woken = [
-            one for one in self._sleepers if part in (None, one.part) and (part is None or self.chance.random() < 0.5)
-        ]
+        drawn = (one for one in self._sleepers if part in (None, one.part))
+        woken = [one for one in drawn if part is None or self.chance.random() < 0.5]
         self._sleepers = [one for one in self._sleepers if one not in woken]
         if self.store.limits.fences == "no":
             return  # nothing stops them: the store does not claim to fence
@@ -216,11 +211,8 @@ class Schedule:
             reader = self._reader[part]
             exact = isinstance(reader, OpaqueMap)
             found = reader.multi_get_at(keys, self.log.snapshot()) if exact else list(reader.multi_get(keys))
-            expect(
-                found,
-                [self.model.get(key) or None for key in keys],
-                f"read {keys} {when} of batch {self.log.committed}",
-            )
+            wanted = [self.model.get(key) or None for key in keys]
+            expect(found, wanted, f"read {keys} {when} of batch {self.log.committed}")
 
     def _open_partitions(self, reads: bool = False) -> list[Any]:
         maps = [self.store.map("state", part, self.partitions, reads=reads) for part in range(self.partitions)]

@@ -19,7 +19,6 @@ class MapStateContract(StateContract):
 
     @promise(Promise.RULES)
     def test_batches_add_up(self) -> None:
-        """Over one instance, and over a new one for each batch."""
         state = self.store.state()
         self.run(state, {"a": 1, "b": 2})
         self.run(state, {"a": 3, "c": 4})
@@ -27,7 +26,6 @@ class MapStateContract(StateContract):
 
     @promise(Promise.RULES)
     def test_a_batch_without_keys_changes_nothing(self) -> None:
-        """Its sentinel moves all the same."""
         state = self.store.state()
         self.run(state, {"a": 1})
         self.run(state, {})
@@ -36,21 +34,18 @@ class MapStateContract(StateContract):
 
     @promise(Promise.RULES)
     def test_a_key_may_be_updated_twice_in_a_batch(self) -> None:
-        """The second update sees the first."""
         state = self.store.state()
         self.run(state, {"a": 1})
         self.run(state, {"a": 2, "b": 3}, {"a": 4})
 
     @promise(Promise.RULES)
     def test_a_commit_reads_its_own_updates(self) -> None:
-        """Whether the store shows them at once or at the end."""
         state = self.store.state()
         with self.batch(state, {"a": 1, "b": 2}):
             expect(list(state.multi_get([("b",), ("a",), ("c",)])), [[2], [1], None], "read in the commit")
 
     @promise(Promise.RULES, "exact")
     def test_the_same_replay_counts_once(self) -> None:
-        """By this instance, and by a new one; the failed attempt had written all."""
         for is_new in (False, True):
             state, call = self.store.state(), {"a": self.log.committed, "b": self.log.committed}
             self.run(state, call, recorded=False)
@@ -71,7 +66,6 @@ class MapStateContract(StateContract):
 
     @promise(Promise.RULES, "opaque")
     def test_several_failed_attempts_count_not_at_all(self) -> None:
-        """Each wrote something else, each by an instance of its own."""
         self.run(self.store.state(), {"a": 1})
         for number in (10, 20, 30):
             state, self.model[f"b{number}"] = self.store.state(), None
@@ -82,14 +76,12 @@ class MapStateContract(StateContract):
 
     @promise(Promise.RULES, "exact")
     def test_a_value_of_a_later_batch_is_an_error(self) -> None:
-        """A second topology, or a lost log: nothing is written."""
         self.log.committed = 9
         self.run(self.store.state(), {"a": 1})
         self._expect_refusal(StaleTransactionError, "update a key of batch 10 in batch 5", self.store.state(), Txid(5))
 
     @promise(Promise.RULES)
     def test_none_is_a_value(self) -> None:
-        """An aggregate may become None and go on from there."""
         state = self.store.state()
         for values in ([1, None], [None, 2], [None, None]):
             with self.batch(state):
@@ -98,7 +90,6 @@ class MapStateContract(StateContract):
 
     @promise(Promise.RULES)
     def test_many_keys_are_updated_at_once(self) -> None:
-        """More than a request carries, twice."""
         state, number = self.store.state(), 2 * self.claims.chunk + 1
         keys: list[Key] = [("key", at) for at in range(number)]
         for _ in range(2):
@@ -108,7 +99,6 @@ class MapStateContract(StateContract):
 
     @promise(Promise.SNAPSHOT, "opaque")
     def test_readers_do_not_see_a_batch_that_is_not_committed(self) -> None:
-        """Neither while it is written, nor after it failed, until its record is there."""
         state, reader = self.store.state(), self.store.state(reads=True)
         self.run(state, {"a": 1, "b": 1})
         old = self.log.snapshot()
@@ -132,18 +122,15 @@ class MapStateContract(StateContract):
 
     @promise(Promise.LOSS)
     def test_a_store_that_was_wiped_is_found(self) -> None:
-        """The log has a commit that the store does not have."""
         self._expect_mismatch("commit to an empty store what follows batch 1")
 
     @promise(Promise.LOSS)
     def test_a_store_of_another_log_is_found(self) -> None:
-        """Its sentinel has another incarnation."""
         self.store.state().move_sentinel(Sentinel("another log", 1, 1 << 20), True)
         self._expect_mismatch("commit to the store of another log")
 
     @promise(Promise.LOSS)
     def test_a_store_that_was_rolled_back_is_found(self) -> None:
-        """It came back from a copy, with an earlier sentinel."""
         self.run(self.store.state(), {"a": 1})
         self.run(self.store.state(), {"a": 2})
         self.store.state().move_sentinel(Sentinel(INCARNATION, 1, 1 << 20), True)
@@ -151,7 +138,6 @@ class MapStateContract(StateContract):
 
     @promise(Promise.LOSS)
     def test_a_driver_that_was_replaced_is_told_so(self) -> None:
-        """Its successor committed; whatever it begins, it is fenced."""
         zombie, late = self.store.state(), self.log.next()
         self.log.fail(takeover=True)
         self.run(self.store.state(), {"a": 1})
@@ -159,7 +145,6 @@ class MapStateContract(StateContract):
 
     @promise(Promise.REMOVAL)
     def test_a_removed_key_is_absent_and_may_come_back(self) -> None:
-        """In the batch that removes it, after it, and in a replay that does not remove it."""
         state = self.store.state()
         self.run(state, {"a": 1, "b": 1})
         self.remove(state, "a", "never", recorded=not self.opaque)
@@ -168,23 +153,18 @@ class MapStateContract(StateContract):
 
     @promise(Promise.REMOVAL)
     def test_a_removed_key_stays_removed(self) -> None:
-        """Through as many batches as it takes until the store forgets it."""
         state = self.store.state()
         self.run(state, {"a": 1, "b": 1})
         self.remove(state, "a")
         for _ in range(20):
             self.run(state, {"c": 0})
         if self.claims.removes:
-            expect(
-                list(self.store.map().multi_get([("a",)])),
-                [None],
-                "what the store has of a key that was removed long ago",
-            )
+            found = list(self.store.map().multi_get([("a",)]))
+            expect(found, [None], "what the store has of a key that was removed long ago")
         self.run(state, {"a": 2})
 
     @promise(Promise.LISTING, "lists", refusal=True)
     def test_rows_are_listed_or_the_refusal_says_so(self) -> None:
-        """Key parts and value, without removed keys and without the sentinel."""
         state = self.store.state()
         self.run(state, {"a": 1, "b": 2})
         self.remove(state, "a")
@@ -221,8 +201,7 @@ class MapStateContract(StateContract):
             state.begin_commit(commit)
             update(state, {"written": 100, "a": 100})
             state.commit(commit)
-        found = list(self.store.state(reads=True).multi_get(keys))
-        expect(found, before, "read after a commit that was refused")
+        expect(list(self.store.state(reads=True).multi_get(keys)), before, "read after a commit that was refused")
 
     def _expect_at(self, snapshot: Snapshot, reader: Any, what: str, **wanted: Any) -> None:
         for each in (reader, self.store.state(reads=True)):
@@ -252,7 +231,6 @@ class SnapshottableContract(StateContract):
 
     @promise(Promise.SINGLE_VALUE)
     def test_it_is_none_until_it_is_written(self) -> None:
-        """Then it stays from batch to batch and from instance to instance."""
         state = self.store.state()
         expect(state.get(), None, "the value of an empty state")
         self.add(state, 1)
@@ -261,7 +239,6 @@ class SnapshottableContract(StateContract):
 
     @promise(Promise.SINGLE_VALUE)
     def test_it_can_be_replaced(self) -> None:
-        """By another type, and by None."""
         state = self.store.state()
         for value in (5, "text", None, 0):
             with self.batch(state):
@@ -270,7 +247,6 @@ class SnapshottableContract(StateContract):
 
     @promise(Promise.SINGLE_VALUE, "exact")
     def test_a_replay_counts_once(self) -> None:
-        """The failed attempt wrote the same or, where the kind allows it, something else."""
         state = self.store.state()
         self.add(state, 1)
         with self.batch(state, recorded=False):
@@ -280,7 +256,6 @@ class SnapshottableContract(StateContract):
 
     @promise(Promise.SINGLE_VALUE)
     def test_keys_of_the_map_are_others(self) -> None:
-        """Neither hides the other."""
         state = self.store.state()
         self.add(state, 1)
         self.run(state, {"a": 5, "": 6})
@@ -288,7 +263,6 @@ class SnapshottableContract(StateContract):
 
     @promise(Promise.SNAPSHOT)
     def test_it_is_read_as_of_a_committed_batch_or_the_refusal_says_so(self) -> None:
-        """While the next batch is written."""
         state, reader = self.store.state(), self.store.state(reads=True)
         self.add(state, 1)
         snapshot = self.log.snapshot()

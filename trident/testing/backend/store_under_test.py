@@ -127,10 +127,6 @@ class SuiteRun:
     left: dict[str, int] = field(default_factory=dict)
     _written: dict[str, set[Key]] = field(default_factory=dict)
 
-    def check_time(self) -> None:
-        if time.monotonic() > self.until:
-            raise OutOfTime
-
     def note(self, conf: StateConf, backing: BackingMap) -> None:
         """Remember what is put into a map that cannot empty itself."""
         if self.clean is not None or backing.offers("reset"):
@@ -215,8 +211,7 @@ class Store:
         conf = self.conf(state, read_only=reads)
         if not is_factory(self.factory):
             return SnapshottableMap(map_for(self.kind, self.open(conf, partition, partitions), conf.prefix, partition))
-        factory = self._noted_factory(conf, partition, partitions)
-        made = state_of(factory.make_state(conf, partition, partitions))
+        made = state_of(self._noted_factory(conf, partition, partitions).make_state(conf, partition, partitions))
         self._keep(conf, made, backing_of(made))
         return made
 
@@ -237,7 +232,8 @@ class Store:
         self._opened, self._confs = [], {}
 
     def _noted_factory(self, conf: StateConf, partition: int, partitions: int) -> Any:
-        self._run.check_time()
+        if time.monotonic() > self._run.until:
+            raise OutOfTime
         self._confs[conf.prefix, partition, partitions] = replace(conf, read_only=False), partition, partitions
         return self._factory_of(conf)
 

@@ -57,9 +57,7 @@ def backend_suite(
         Where the report is printed; None: standard output, and standard error shows meanwhile what is being checked.
     """
     report, factories = Report(seed), _by_kind(factory, kinds)
-    contracts = {
-        kind: STATE_CONTRACTS if number else MAP_CONTRACTS + STATE_CONTRACTS for number, kind in enumerate(factories)
-    }
+    contracts = {kind: STATE_CONTRACTS if at else MAP_CONTRACTS + STATE_CONTRACTS for at, kind in enumerate(factories)}
     cases = {kind: [(one, name) for one in of_kind for name in one.checks()] for kind, of_kind in contracts.items()}
     runner = SuiteRunner(report, sum(map(len, cases.values())), at_most, out)
     run = SuiteRun(runner.until, clean)
@@ -68,8 +66,7 @@ def backend_suite(
         for contract, name in cases[kind]:
             runner.check(_case(contract, seed, given), name, kind.value, f"{contract.__name__}.{name}")
         claimed = None if kind is StateType.NON_TRANSACTIONAL else Promise.EXACTLY_ONCE
-        schedules = _case(StoreContract, seed, given)
-        runner.run_schedules(schedules, claimed, kind.value, seconds * number / len(factories))
+        runner.run_schedules(_case(StoreContract, seed, given), claimed, kind.value, seconds * number / len(factories))
     report.left = sum(run.left.values())
     runner.end()
     return report

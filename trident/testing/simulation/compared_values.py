@@ -25,6 +25,7 @@ from trident.state.map_state import MapStateFactory
 
 Contents = Mapping[Any, Any]
 """What is in a state, or another place: by key, the value."""
+Places = Mapping[str, Contents]
 
 _SHOWN = 5
 _LONGEST = 120
@@ -63,9 +64,7 @@ def contents_of(opened: OpenedTopology, node: StateNode) -> Contents:
     return {key: values[0] if len(values) == 1 else sorted(values, key=repr) for key, values in found.items()}
 
 
-def differences(
-    wanted: Mapping[str, Contents], found: Mapping[str, Contents], said: tuple[str, str] = ("expected", "found")
-) -> list[str]:
+def differences(wanted: Places, found: Places, said: tuple[str, str] = ("expected", "found")) -> list[str]:
     """Return a line for each place that differs, with some of its keys; `said` stands before a value of each."""
     lines: list[str] = []
     for place in {**wanted, **found}:
@@ -178,8 +177,7 @@ def _of_class(given: type, depth: int) -> Iterator[tuple[str, Any]]:
 def _of_function(function: FunctionType, depth: int) -> Iterator[tuple[str, Any]]:
     if not _is_of_user(function.__module__):
         return
-    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=False)
-    for name, cell in cells:
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
         try:
             yield from _reachable_values(cell.cell_contents, depth - 1, name)
         except ValueError:  # not filled yet

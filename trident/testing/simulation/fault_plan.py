@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 FaultKind = Literal["crash", "error", "lost_answer", "pause", "set_back", "other_cut"]
 FAULT_KINDS: tuple[FaultKind, ...] = get_args(FaultKind)
@@ -91,8 +91,7 @@ class FaultPlan:
         if (given := self.cuts.get((stream, txid))) is not None:
             return given
         chance = random.Random(f"{self.seed} {stream} {txid} {asked if self.recuts else 0}")
-        is_empty = chance.random() < 0.05
-        return 0 if is_empty and self.empties else chance.randint(1, self.most)
+        return 0 if chance.random() < 0.05 and self.empties else chance.randint(1, self.most)
 
 
 def drawn_plan(seed: int, states: Sequence[str], rows: int, kinds: Collection[FaultKind]) -> FaultPlan:
@@ -137,12 +136,8 @@ def _smaller(plan: FaultPlan, rows: Rows) -> Iterator[tuple[FaultPlan, Rows]]:
         yield replace(plan, faults=()), rows
     for at in range(len(faults)):
         yield replace(plan, faults=(*faults[:at], *faults[at + 1 :])), rows
-    if plan.recuts:
-        yield replace(plan, recuts=False), rows
-    if plan.empties:
-        yield replace(plan, empties=False), rows
-    if plan.pending > 1:
-        yield replace(plan, pending=1), rows
+    easier: tuple[dict[str, Any], ...] = ({"recuts": False}, {"empties": False}, {"pending": 1})
+    yield from ((replace(plan, **each), rows) for each in easier if replace(plan, **each) != plan)
     for stream, kept in rows.items():
         size = len(kept)
         while size := size // 2:

@@ -12,20 +12,16 @@ import pyarrow as pa
 
 from trident.config import Config
 from trident.errors import StateError, describe
-from trident.fields import Fields
 from trident.graph import Graph, Node, PersistNode, SpoutNode
 from trident.plan import make_plan
-from trident.plan.plan import spout_type_of
 from trident.run.drive import Drive
 from trident.run.opened_topology import OpenedTopology
 from trident.run.running import new_memory_log
-from trident.spout.interfaces import Definition, SpoutType, TransactionAttempt
-from trident.testing.simulation.compared_values import Contents, contents_of
+from trident.spout.interfaces import Definition, TransactionAttempt
+from trident.testing.simulation.compared_values import Contents, Places, contents_of
 from trident.testing.simulation.fault_plan import Fault, FaultKind, FaultPlan
 from trident.testing.simulation.simulated_stores import Died, FaultHooks, SimulatedStore, watched_spec
 from trident.testing.stand_ins import GivenSpout, HandClock, Unheard, watch_records
-
-Places = Mapping[str, Contents]
 
 
 class Wrong(Exception):
@@ -39,11 +35,9 @@ class Wrong(Exception):
 class SimulatedSpout(GivenSpout):
     """A spout whose batches the plan cuts. Definitions are `{"from": n, "until": n}`, numbers of rows."""
 
-    def __init__(
-        self, stream: str, fields: Fields, spout_type: SpoutType, run: SimulatedRun, hooks: FaultHooks
-    ) -> None:
-        super().__init__(stream, fields, spout_type)
-        self._rows, self._run, self._hooks = run.rows[stream], run, hooks
+    def __init__(self, node: SpoutNode, run: SimulatedRun, hooks: FaultHooks) -> None:
+        super().__init__(node)
+        self._rows, self._run, self._hooks = run.rows[node.id], run, hooks
 
     def get_emitter(self, conf: Mapping[str, Any]) -> _WatchedEmitter:
         return _WatchedEmitter(self._hooks)
@@ -104,8 +98,7 @@ class SimulatedDriver:
 
     def _node(self, node: Node) -> Node:
         if isinstance(node, SpoutNode):
-            promise = spout_type_of(node.spout)
-            return replace(node, spout=SimulatedSpout(node.id, node.fields, promise, self._run, self.hooks))
+            return replace(node, spout=SimulatedSpout(node, self._run, self.hooks))
         if isinstance(node, PersistNode) and node.updater is not None:
             return replace(node, updater=copy.copy(node.updater))  # as in a process of its own
         return node

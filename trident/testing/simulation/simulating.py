@@ -172,11 +172,9 @@ class JudgedRuns:
         self._outside = OutsideValues(graph)
         self._name = graph.name
         self._wanted: dict[str, Contents] = {}
-        also: dict[str, Any] = {
-            "faults": list(kinds) if set(kinds) != set(FAULT_KINDS) else None,
-            "same_batches": same_batches or None,
-        }
-        also |= {"ignore": list(ignore) or None, **settings}
+        also = {"same_batches": same_batches or None, "ignore": list(ignore) or None, **settings}
+        if set(kinds) != set(FAULT_KINDS):
+            also = {"faults": list(kinds), **also}
         self._also = "".join(f", {name}={value!r}" for name, value in also.items() if value is not None)
         self._unfenced: tuple[str, ...] = ()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
+from contextlib import suppress
 from unittest import SkipTest
 
 from trident.errors import SpoutError
@@ -64,8 +65,7 @@ class DefinitionChecks(SpoutChecks):
         batches = self._read_uncommitted(life)
         for attempt in (1, 2):
             for batch in batches:
-                again = life.read(batch, attempt=attempt)
-                filled.expect_same(again, batch.rows, f"batch {batch.txid}, read again")
+                filled.expect_same(life.read(batch, attempt=attempt), batch.rows, f"batch {batch.txid}, read again")
             if filled.source.grows:
                 filled.fill(filled.backlog)
 
@@ -169,8 +169,7 @@ class DefinitionChecks(SpoutChecks):
             filled.expect_same(life.read(second), second.rows, f"batch {second.txid}, read with partition {lost} back")
             life.succeed(second)
             batches.append(second)
-        want = len(filled.rows()) - len(rows_of(batches))
-        batches += filled.drain(life, batches[-1], want=want)
+        batches += filled.drain(life, batches[-1], want=len(filled.rows()) - len(rows_of(batches)))
         filled.expect_all(rows_of(batches), f"partition {lost} was lost and came back")
 
     @staticmethod
@@ -221,17 +220,13 @@ class DefinitionChecks(SpoutChecks):
             if time.monotonic() > until:
                 left = filled.compare(rows_of([*done, *batches]), others).missing
                 broken(f"partition {lost} is lost; {len(left)} rows of others do not come, the first is {left[0]!r}")
-            batch = self._try_next(life, [*done, *batches][-1])
+            batch = None
+            with suppress(SpoutError):  # the attempt failed, and the next one is defined again
+                batch = filled.read_next(life, [*done, *batches][-1], wait=False)
             if batch is not None:
                 batches.append(batch)
                 life.succeed(batch)
         return batches
-
-    def _try_next(self, life: Life, last: FilledBatch) -> FilledBatch | None:
-        try:
-            return self.filled.read_next(life, last, wait=False)
-        except SpoutError:
-            return None  # the attempt failed, and the next one is defined again
 
 
 def _names(filled: FilledSource, batches: list[FilledBatch]) -> set[str]:

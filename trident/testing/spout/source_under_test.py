@@ -104,13 +104,13 @@ class SpoutSource(Role, ABC):
         return vars(self)[method] is not None if method in vars(self) else super().offers(method)
 
 
-_CLAIMS: dict[str, tuple[Callable[[SpoutSource], bool], str]] = {
-    "limit": (lambda source: source.limit is not None, "the source declares no limit"),
-    "grows": (lambda source: source.grows, "an open coordinator does not find what is added"),
-    "adds_partitions": (lambda source: source.adds_partitions, "no partition can be added"),
-    "at_least_once": (lambda source: source.at_least_once, "the source says nothing of failures"),
+_CLAIMS = {
+    "limit": "the source declares no limit",
+    "grows": "an open coordinator does not find what is added",
+    "adds_partitions": "no partition can be added",
+    "at_least_once": "the source says nothing of failures",
 }
-"""When a source claims what a check is about, if no method of that name does; and what is said if it does not."""
+"""The attributes that claim what a check is about, where no method of that name does; and what is said if one does not."""
 
 _KINDS = {
     "identical replays": (SpoutType.TRANSACTIONAL,),
@@ -345,10 +345,8 @@ class FilledSource:
     def expect_same(self, found: Sequence[Row], wanted: Sequence[Row], what: str) -> None:
         counts, expected = Counter(map(repr, found)), Counter(map(repr, wanted))
         if counts != expected:
-            gone, new = list((expected - counts).elements()), list((counts - expected).elements())
-            said = [
-                f"{len(some)} {name}, the first is {some[0]}" for name, some in (("gone", gone), ("new", new)) if some
-            ]
+            wrong = {"gone": [*(expected - counts).elements()], "new": [*(counts - expected).elements()]}
+            said = [f"{len(some)} {name}, the first is {some[0]}" for name, some in wrong.items() if some]
             raise Violation(f"{what}: {len(found)} rows, {len(wanted)} when it was read first: {'; '.join(said)}")
 
 
@@ -392,5 +390,4 @@ class SpoutChecks(Contract):
         source = self.filled.source
         if claim not in _CLAIMS:
             return "" if source.offers(claim) else f"the source has no {claim}()"
-        is_claimed, reason = _CLAIMS[claim]
-        return "" if is_claimed(source) else reason
+        return "" if getattr(source, claim) else _CLAIMS[claim]

@@ -52,22 +52,18 @@ class SpoutContract(DefinitionChecks, SurroundingChecks):
 
     @promise(SpoutPromise.NO_GAP)
     def test_each_row_of_the_source_comes(self) -> None:
-        """However many batches that takes."""
-        rows = self._all_rows()
-        missing, foreign, _ = self.filled.compare(rows)
+        missing, foreign, _ = self.filled.compare(self._all_rows())
         if len(missing) > len(foreign):  # else each of them came, as another row
             broken(f"{len(missing)} of {len(self.filled.rows())} rows did not come, the first is {missing[0]!r}")
 
     @promise(SpoutPromise.NO_OVERLAP)
     def test_no_row_comes_twice(self) -> None:
-        """Neither in one batch nor in two."""
         repeated = self.filled.compare(self._all_rows()).repeated
         if repeated:
             broken(f"{len(repeated)} rows came more than once, the first is {repeated[0]!r}")
 
     @promise(SpoutPromise.ORDER)
     def test_the_rows_of_a_partition_come_in_its_order(self) -> None:
-        """Batch after batch, and within a batch part after part, in one part and in several."""
         filled, life = self.begin()
         found = list[Row]()
         filled.drain(life, each=lambda batch: found.extend(life.read(batch, 3)))
@@ -81,7 +77,6 @@ class SpoutContract(DefinitionChecks, SurroundingChecks):
 
     @promise(SpoutPromise.LIMIT, "limit")
     def test_a_backlog_is_read_within_the_limit(self) -> None:
-        """No batch has more rows than the declared limit."""
         filled, life = self.begin()
         limit = filled.source.limit or 0
         for batch in filled.drain(life):
@@ -90,7 +85,6 @@ class SpoutContract(DefinitionChecks, SurroundingChecks):
 
     @promise(SpoutPromise.THROTTLE, "limit")
     def test_a_throttled_spout_makes_smaller_batches_and_goes_on(self) -> None:
-        """At half of the limit, at the smallest share, and at the whole again."""
         filled, limit, unit = self.filled, self.filled.source.limit or 0, self.filled.source.unit
         filled.fill(3 * filled.backlog)
         life = filled.live()
@@ -115,7 +109,6 @@ class SpoutContract(DefinitionChecks, SurroundingChecks):
 
     @promise(SpoutPromise.IDLE)
     def test_where_there_is_nothing_there_is_no_batch(self) -> None:
-        """`initialize_transaction` returns None again and again, soon."""
         filled, life = self.begin()
         batches = filled.drain(life)
         self.needs(bool(batches), "the spout reads nothing")
@@ -136,7 +129,6 @@ class SpoutContract(DefinitionChecks, SurroundingChecks):
 
     @promise(SpoutPromise.GROWTH, "grows")
     def test_what_is_added_is_found(self) -> None:
-        """By a coordinator that has reported nothing new, more than once; and by a new one."""
         filled, life = self.begin()
         batches = filled.drain(life)
         for rows in (1, filled.backlog, 2):
@@ -148,12 +140,10 @@ class SpoutContract(DefinitionChecks, SurroundingChecks):
 
     @promise(SpoutPromise.AT_LEAST_ONCE, "no replays", "at_least_once")
     def test_random_failures_lose_no_row(self) -> None:
-        """A few schedules over a spout that may give rows again."""
         self.run_schedules()
 
     @promise(SpoutPromise.EXACTLY_ONCE, "replays")
     def test_random_failures_end_exact(self) -> None:
-        """A few schedules; `spout_suite` runs more."""
         self.run_schedules()
 
     def run_schedules(self) -> None:
@@ -192,9 +182,8 @@ def spout_suite(
         raise TypeError(
             f"spout_suite was given a {type(source).__name__}; give your subclass of SpoutSource, not an instance"
         )
-    contract: type[SpoutContract] = type(
-        "SpoutContract", (SpoutContract,), {"source": staticmethod(source), "seed": seed}
-    )
+    given = {"source": staticmethod(source), "seed": seed}
+    contract: type[SpoutContract] = type("SpoutContract", (SpoutContract,), given)
     claimed, kind = _promise_to_schedule(contract())  # raises what is wrong with the source itself
     promises, checks = list(SpoutPromise), contract.checks()
     runner = SuiteRunner(report, len(checks), at_most, out)
@@ -247,8 +236,7 @@ class SpoutSchedule:
         self._absent: set[int] = set()
 
     def run(self) -> None:
-        source = self._filled.source
-        self._filled.fill(self._filled.backlog * (1 if source.grows else 2))
+        self._filled.fill(self._filled.backlog * (1 if self._filled.source.grows else 2))
         self._life = self._filled.live()
         try:
             with self._lost:

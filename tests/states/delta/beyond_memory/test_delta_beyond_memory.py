@@ -5,9 +5,11 @@ from __future__ import annotations
 import errno
 import os
 import random
+import shutil
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -213,8 +215,43 @@ def test_a_base_of_an_earlier_time_is_refused(tmp_path: Path) -> None:
     table = DeltaTable(tmp_path)
     for version in range(table.version() - 12, table.version() + 1):
         (tmp_path / "_delta_log" / f"{version:020}.json").unlink()
-    with pytest.raises(StateError, match=r"table at its path is an older one, .* Restore its newest version"):
+    with pytest.raises(StateError, match=r"are not of one moment, and rows are missing.* Restore both from one copy"):
         commit(large_at(tmp_path), log, 21, 0, {"w1": 1})
+    with pytest.raises(StateError, match="are not of one moment"):
+        told(reader_at(tmp_path))
+    with pytest.raises(StateError, match="are not of one moment"):
+        list(reader_at(tmp_path).key_pages())
+
+
+def test_a_base_with_later_changes_than_those_beside_it_is_refused(tmp_path: Path) -> None:
+    log, copy = Log(), tmp_path / "copy"
+    state, _ = filled(tmp_path / "table", log, 4)
+    state.close()
+    shutil.copytree(tmp_path / "table" / "_trident", copy)
+    before = deepcopy(log)
+    state = large_at(tmp_path / "table")
+    for number in (5, 6):
+        commit(state, log, number, 0, {"w1": 1, "w2": 1})
+    state.close()
+    shutil.rmtree(tmp_path / "table" / "_trident")
+    copy.rename(tmp_path / "table" / "_trident")
+    for read in (
+        lambda: told(reader_at(tmp_path / "table")),
+        lambda: commit(large_at(tmp_path / "table"), before, 5, 0, {}),
+    ):
+        with pytest.raises(StateError, match="are not of one moment, and rows are missing"):
+            read()
+
+
+def test_a_state_without_its_changes_begins_with_nothing_over_any_base(tmp_path: Path) -> None:
+    state, _ = filled(tmp_path, Log())
+    state.close()
+    shutil.rmtree(tmp_path / "_trident")  # and its log is gone, too
+    state, log = large_at(tmp_path), Log()
+    commit(state, log, 1, 0, {"w1": 1})
+    state.recorded(Snapshot(1, log.winners))
+    state.close()
+    assert told(reader_at(tmp_path)) == told(large_at(tmp_path)) == people_read(tmp_path) == {"w1": 1}
 
 
 @pytest.mark.sample(1)
