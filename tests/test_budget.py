@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 SPARE = 60  # lines or, divided by 20, modules that a budget may be above what is there
 
 BUDGETS: dict[str, tuple[int, int]] = {  # lines, modules
-    "trident": (68_650, 307),
+    "trident": (68_648, 307),
     "states": (11_865, 60),
     "spouts": (9_580, 42),
     "tests": (110_470, 529),
@@ -25,7 +25,7 @@ BUDGETS: dict[str, tuple[int, int]] = {  # lines, modules
 }
 NEW: dict[str, dict[str, tuple[int, int]]] = {
     "a cluster in a bucket": {"trident": (0, 2), "docs": (3, 0)},
-    "refusals of what was lost or exchanged": {"states": (60, 0), "spouts": (20, 0), "docs": (6, 0)},
+    "refusals of what was lost or exchanged": {"states": (43, 0), "spouts": (11, 0), "docs": (1, 0)},
 }
 
 
@@ -64,7 +64,7 @@ def test_a_raised_budget_is_found() -> None:
 
 @pytest.mark.quick
 def test_what_is_new_has_its_own_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(NEW, "a store", {"states": (140, 4), "docs": (30, 1)})
+    monkeypatch.setitem(globals(), "NEW", {"a store": {"states": (140, 4), "docs": (30, 1)}})
     assert _most("states") == (BUDGETS["states"][0] + 140, BUDGETS["states"][1] + 4)
     assert _most("spouts") == BUDGETS["spouts"]
 

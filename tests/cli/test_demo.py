@@ -17,7 +17,7 @@ import pytest
 
 from tests.harness.commands import last_txid, started, trident, until
 from trident.cli.demo import DemoFolder, DemoJob, count_words, find_text, kill_line
-from trident.errors import LogHeldError, SpoutError, TridentError
+from trident.errors import LogHeldError, SpoutError, StateError, TridentError
 from trident.log.file_log import FileLog
 
 pytestmark = pytest.mark.slow
@@ -40,7 +40,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_counts_are_exact_and_a_second_demo_begins_afresh(folder: Path) -> None:
     first = trident("demo", "text", *IN_PROCESS, cwd=folder)
-    assert (first.returncode, first.stderr) == (0, "")
+    assert first.returncode == 0, first.stderr
     lines = sum(50 + number for number in range(8))
     assert re.search(r"counting the words of 9 files, .* of text\n", first.stdout)
     assert re.search(rf"\d\d batches with {lines + 1} tuples \(lines\) in .* tuples/s", first.stdout)
@@ -179,6 +179,40 @@ def test_a_folder_of_something_else_is_left_alone(folder: Path) -> None:
     assert done.returncode == 1
     assert "error: text is not the folder of a demo; nothing was changed" in done.stderr
     assert len(list((folder / "text").iterdir())) == 10
+
+
+@pytest.mark.parametrize("given", ['{"mine": 1}', "no JSON", "1"])
+def test_a_folder_with_a_demo_json_of_something_else_is_left_alone(tmp_path: Path, given: str) -> None:
+    for name in ("demo.json", "log", "notes"):
+        (tmp_path / name).write_text(given, encoding="utf-8")
+    with pytest.raises(StateError, match="is not the folder of a demo; nothing was changed"):
+        DemoFolder(tmp_path).prepare(TEXT, 100_000)
+    assert [(tmp_path / name).read_text(encoding="utf-8") for name in ("demo.json", "log", "notes")] == [given] * 3
+
+
+def test_what_else_is_in_the_folder_of_a_demo_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "linked").mkdir()
+    (tmp_path / "demo").symlink_to(tmp_path / "linked")
+    folder = DemoFolder(tmp_path / "demo")
+    folder.prepare(TEXT, 100_000)
+    (folder.path / "notes").write_text("mine", encoding="utf-8")
+    (folder.path / "count").mkdir()
+    folder.prepare(TEXT, 100_000)
+    assert (folder.path / "notes").read_text(encoding="utf-8") == "mine"
+    assert not (folder.path / "count").exists()
+    folder.module.write_text("edited = True\n", encoding="utf-8")
+    with pytest.raises(StateError, match="has another word_count.py than a demo makes; nothing was changed"):
+        folder.prepare(TEXT, 100_000)
+    assert folder.module.read_text(encoding="utf-8") == "edited = True\n"
+
+
+def test_a_second_demo_within_its_text_does_not_count_the_first_one(folder: Path) -> None:
+    elsewhere = folder / "elsewhere"  # where other topologies have their logs
+    for _ in range(2):
+        done = trident("demo", ".", *IN_PROCESS, cwd=folder / "text", TRIDENT_LOG_DIR=str(elsewhere))
+        assert done.returncode == 0, done.stderr
+        assert "counting the words of 9 files" in done.stdout
+    assert not elsewhere.exists()
 
 
 def test_a_demo_that_runs_is_not_cleared(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -134,8 +135,8 @@ def broken(stream: Stream, stores: dict[str, Any]) -> None:
     total(stream, stores, Broken())
 
 
-def raises(stream: Stream, stores: dict[str, Any]) -> None:
-    stream.partition_persist(dict_state(stores.setdefault("log", {})), Raises(), state_name="log")
+def raises(stream: Stream, stores: dict[str, Any], kind: str = "opaque") -> None:
+    stream.partition_persist(dict_state(stores.setdefault("log", {}), kind), Raises(), state_name="log")
 
 
 def two_states(stream: Stream, stores: dict[str, Any], aggregator: Any = None, kind: str = "opaque") -> None:
@@ -277,8 +278,9 @@ def test_a_state_that_missed_no_row_may_come_back(lives: Lives) -> None:
     lives.live(total, elsewhere)
     lives.live(total)  # without its stream as well
     lives.fail(raises)  # without both, but no batch
+    lives.fail(partial(raises, kind="transactional"))  # of which the log is told before its batch
     lives.live(total, elsewhere)
-    assert (lives.sums(), lives.sums("elsewhere")) == (8, 11)
+    assert (lives.sums(), lives.sums("elsewhere")) == (10, 11)
 
 
 def read_from(folder: Path, log: Path, *, of: dict[str, str], **conf: Any) -> dict[Any, Any]:

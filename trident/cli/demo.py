@@ -31,14 +31,15 @@ from trident.naming import amount, counted
 from trident.plan import make_plan
 from trident.read.open_partitions import make_state
 from trident.reading import open_state
-from trident.servers.local_processes import kill_job, scratch_environment
+from trident.servers.local_processes import kill_job, scratch_environment, write_whole
 from trident.spark.environment import check_java
 from trident.topology import TridentTopology
 
 KILLS = 3
 _BATCHES, _LEAST_BYTES, _MOST_BYTES = 32, 1 << 10, 8 << 20
 _LOOK_S = 0.005
-_GIVEN = "demo.json"
+_GIVEN, _MODULE = "demo.json", "word_count.py"
+_MADE = ("count", "log", "__pycache__", _MODULE, _GIVEN)
 _NOT_SHOWN = {"site-packages", "dist-packages", "__pycache__"}
 
 _TOPOLOGY = '''\
@@ -68,8 +69,9 @@ word_counts = (
 def demo(paths: Sequence[Path], state_dir: Path, engine: str, crash: bool) -> int:
     """Forget an earlier demo; count, show and check; returns the exit code."""
     _check_environment(engine)
-    files = find_text(paths) if paths else find_text([Path(sysconfig.get_path("stdlib"))], "*.py")
-    folder, size = DemoFolder(state_dir.absolute()), sum(file.stat().st_size for file in files)
+    folder, library = DemoFolder(state_dir.absolute()), Path(sysconfig.get_path("stdlib"))
+    files = find_text(paths or [library], "*" if paths else "*.py", without=folder.path if folder.is_made else None)
+    size = sum(file.stat().st_size for file in files)
     batches = folder.prepare(files, size)
     what = ", ".join(map(str, paths)) or "the Python standard library"
     say(f"counting the words of {counted(len(files), 'file')}, {amount(size, 'bytes')}, of {what}")
@@ -78,12 +80,14 @@ def demo(paths: Sequence[Path], state_dir: Path, engine: str, crash: bool) -> in
         _run_with_kills(folder, topology, engine, batches)
         seconds = time.monotonic() - begun
     else:
-        running, stopped = drive(lambda: topology.start(engine=engine), True, LineDisplay(problems(), "demo"))
+        running, stopped = drive(
+            lambda: topology.start(engine=engine, log_dir=str(folder.log_dir)), True, LineDisplay(problems(), "demo")
+        )
         if stopped:
             say("stopped before all was counted")
             return stopped
         seconds = running.seconds
-    with open_state(topology, "count") as state:  # whole, as any process can
+    with open_state(topology, "count", log_dir=str(folder.log_dir)) as state:  # whole, as any process can
         counts = dict(state.get_tuples())
     _show(folder, counts, seconds)
     return _compare(counts, count_words(files))
@@ -97,37 +101,53 @@ class DemoFolder:
 
     @property
     def module(self) -> Path:
-        return self.path / "word_count.py"
+        return self.path / _MODULE
 
     @property
     def log_dir(self) -> Path:
         return self.path / "log"
 
+    @property
+    def is_made(self) -> bool:
+        return (self.path / _GIVEN).is_file()
+
     def prepare(self, files: Sequence[Path], size: int) -> int:
-        """Put a new demo in place of an earlier one; return about how many batches it has.
+        """Put a new demo in place of an earlier one, but keep what else is there; return about how many batches it has.
 
         Raises `StateError`: the folder is one of something else. `LogHeldError`: the earlier demo runs.
         """
-        if self.path.exists():
-            is_empty = self.path.is_dir() and not any(self.path.iterdir())
-            if not is_empty and not (self.path / _GIVEN).is_file():
-                raise StateError(
-                    f"{_near(self.path)} is not the folder of a demo; nothing was changed. Name another with --state-dir"
-                )
-            if (holder := LogReader(self.log_dir).holder()) is not None:
-                raise LogHeldError(str(self.log_dir), holder)
-            shutil.rmtree(self.path)
+        if wrong := self._not_made_here():
+            raise StateError(f"{_near(self.path)} {wrong}; nothing was changed. Name another with --state-dir")
+        if (holder := LogReader(self.log_dir).holder()) is not None:
+            raise LogHeldError(str(self.log_dir), holder)
+        for made in (self.path / name for name in _MADE):
+            shutil.rmtree(made) if made.is_dir() else made.unlink(missing_ok=True)
         batch = min(max(size // _BATCHES, _LEAST_BYTES), _MOST_BYTES)
-        self.path.mkdir(parents=True)
+        self.path.mkdir(parents=True, exist_ok=True)
         given = {"files": list(map(str, files)), "max_batch_bytes": batch}
-        (self.path / _GIVEN).write_text(json.dumps(given, indent=1), encoding="utf-8")
+        write_whole(self.path / _GIVEN, json.dumps(given, indent=1))
         self.module.write_text(_TOPOLOGY, encoding="utf-8")
         return size // batch
+
+    def _not_made_here(self) -> str:
+        """Say why a folder may not be cleared: it is not a demo's, or its topology was edited."""
+        if not self.path.exists() or (self.path.is_dir() and not any(self.path.iterdir())):
+            return ""
+        try:
+            if "max_batch_bytes" in json.loads((self.path / _GIVEN).read_bytes()):
+                is_edited = self.module.exists() and self.module.read_text(encoding="utf-8") != _TOPOLOGY
+                return f"has another {_MODULE} than a demo makes" if is_edited else ""
+        except (OSError, ValueError, TypeError):  # there is none, or it is no JSON, or a number
+            pass
+        return "is not the folder of a demo"
 
     def command(self, *words: str) -> list[str]:
         called = Path(sys.argv[0])
         on_path = called.name != "trident" or shutil.which("trident") is not None
-        return ["trident" if on_path else _near(called), "get", f"{_near(self.module)}:topology", "count", *words]
+        log = (
+            ["--log-dir", _near(self.log_dir)] if "TRIDENT_LOG_DIR" in os.environ else []
+        )  # which goes before the topology's
+        return ["trident" if on_path else _near(called), "get", f"{_near(self.module)}:topology", "count", *words, *log]
 
     def commits(self) -> int:
         """Return how many commits the Delta table of the state's changes has recorded."""
@@ -143,19 +163,24 @@ def _near(path: Path) -> str:
     return os.path.relpath(absolute) if absolute.is_relative_to(Path.cwd()) else str(absolute)
 
 
-def find_text(roots: Sequence[Path], pattern: str = "*") -> list[Path]:
-    """Find the UTF-8 text files among `roots` and in folders of them; what is hidden or installed is left out."""
+def find_text(roots: Sequence[Path], pattern: str = "*", *, without: Path | None = None) -> list[Path]:
+    """Find the UTF-8 text files among `roots` and in folders of them, but not what is hidden, installed, or in `without`."""
     found = set[Path]()
     for root in roots:
         if not root.exists():
             raise SpoutError(f"cannot count the words of {root}: there is no such file or folder")
         for path in root.rglob(pattern) if root.is_dir() else [root]:
             names = path.relative_to(root).parts
-            if path.is_file() and not any(name.startswith(".") or name in _NOT_SHOWN for name in names):
-                found |= {path.resolve()} if _is_text(path) else set()
+            is_shown = path.is_file() and not any(name.startswith(".") or name in _NOT_SHOWN for name in names)
+            if is_shown and not _is_within(path, without) and _is_text(path):
+                found.add(path.resolve())
     if not found:
         raise SpoutError(f"no text to count in {', '.join(map(str, roots))}: no file there is UTF-8 text")
     return sorted(found)
+
+
+def _is_within(path: Path, folder: Path | None) -> bool:
+    return folder is not None and path.resolve().is_relative_to(folder.resolve())
 
 
 def _is_text(path: Path) -> bool:
@@ -184,6 +209,7 @@ class DemoJob:
     def __init__(self, folder: DemoFolder, engine: str, scratch: Path) -> None:
         target = f"{folder.module.absolute()}:topology"
         command = [sys.executable, "-m", "trident.cli", "run", target, "--once", "--engine", engine]
+        command += ["--log-dir", str(folder.log_dir)]
         self._output = scratch / "output"
         with self._output.open("wb") as output:
             self.process = subprocess.Popen(
@@ -224,7 +250,7 @@ def _run_with_kills(folder: DemoFolder, topology: TridentTopology, engine: str, 
                 is_killed = is_under_way and job.waits_for(lambda: folder.commits() > before, 0.0)  # noqa: B023
             if not is_killed:
                 raise TridentError(f"not shown: the job finished before kill {number} of {KILLS}. Give it more text")
-            say(kill_line(number, log.refresh().txid, _stored_txid(topology)), "yellow")
+            say(kill_line(number, log.refresh().txid, _stored_txid(folder, topology)), "yellow")
         with DemoJob(folder, engine, Path(scratch)) as job:
             job.waits_for(lambda: False)
 
@@ -237,8 +263,9 @@ def kill_line(number: int, recorded: int, stored: int | None) -> str:
     return f"kill {number}: SIGKILL after the record of batch {recorded}; {where}"
 
 
-def _stored_txid(topology: TridentTopology) -> int | None:
-    state: Any = make_state(make_plan(topology.graph()), topology.settings(), "count", 0, 1, read_only=True)
+def _stored_txid(folder: DemoFolder, topology: TridentTopology) -> int | None:
+    config = topology.settings(log_dir=str(folder.log_dir))
+    state: Any = make_state(make_plan(topology.graph()), config, "count", 0, 1, read_only=True)
     with closing(state):
         sentinel = state.read_sentinel()
     return None if sentinel is None else int(sentinel.txid)

@@ -6,9 +6,9 @@ differs whether what is stored can go on.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import permutations, product
+from itertools import permutations
 from typing import Any
 
 from trident.fields import fields_of_struct, widens
@@ -155,10 +155,10 @@ def _read_by_others(before: Meaning, now: Meaning) -> list[RefusedChange]:
     """Return the streams that begin to read what another one has read for the same state, and does not read any more."""
     refused = []
     for name, other in permutations({**before.streams, **now.streams}, 2):
-        known, own = before.streams.get(other, {}).get(READS, ()), now.streams.get(name, {}).get(READS, ())
-        stays, had = now.streams.get(other, {}).get(READS, ()), before.streams.get(name, {READS: ()}).get(READS, own)
-        shared = (max(two, key=len) for two in product(known, own) if _holds(*two) or _holds(*reversed(two)))
-        moved = [part for part in shared if not any(_holds(one, part) for one in (*stays, *had))]
+        known, own = {*before.streams.get(other, {}).get(READS, ())}, {*now.streams.get(name, {}).get(READS, ())}
+        stays = {*now.streams.get(other, {}).get(READS, ()), *before.streams.get(name, {READS: ()}).get(READS, own)}
+        shared = [part for one, by in ((own, known), (known, own)) for part in sorted(one) if _is_within(part, by)]
+        moved = [part for part in shared if not _is_within(part, stays)]
         streams = {state: facts["streams"] for state, facts in before.states.items() if state in now.states}
         both = [state for state, fed in streams.items() if other in fed and name in now.states[state]["streams"]]
         if not (moved and both) or (name not in before.streams and other not in now.streams):  # a renamed stream
@@ -172,8 +172,8 @@ def _read_by_others(before: Meaning, now: Meaning) -> list[RefusedChange]:
     return refused
 
 
-def _holds(whole: str, part: str) -> bool:
-    return part == whole or part.startswith(f"{whole}/")
+def _is_within(part: str, names: Collection[str]) -> bool:
+    return part in names or any(letter == "/" and part[:at] in names for at, letter in enumerate(part))
 
 
 def _under_other_names(before: Facts, now: Meaning) -> list[RefusedChange]:

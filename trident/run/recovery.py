@@ -114,8 +114,12 @@ class NewMeaning:
         return found
 
     def record(self) -> None:
-        self._log.append(TopologyRecord(**self.declares))
+        """Record it before a batch commits, but for what states miss from it on: the batch may never commit."""
+        states, streams = self.declares["states"], self.declares["streams"]
+        missed = {name: facts for name, facts in states.items() if MISSED in facts}
+        self._log.append(TopologyRecord({name: states[name] for name in states if name not in missed}, streams))
         self.mark_recorded()
+        self.declares = {"states": missed, "streams": {}} if missed else {}
 
     def mark_recorded(self) -> None:
         self.declares, self.lasts = {}, False
@@ -199,9 +203,7 @@ def _compare(
     instances = [*laid_out, *wanted[len(laid_out) :]]
     # The next commit, to be compared with what drivers of earlier epochs left behind.
     commits = log.state.commits(name, len(instances), attempt=_ABOVE_ALL)
-    is_new = not any(txid.expected for txid in commits)
-    sentinels = [_read_sentinel(instance, is_new) for instance in instances]
-    found = Found(name, instances, len(laid_out), sentinels)
+    found = Found(name, instances, len(laid_out), _read_sentinels(instances, not any(one.expected for one in commits)))
     defines = lasts and any(spout_type_of(node.spout) is SpoutType.TRANSACTIONAL for node in plan.spouts)
     for partition, (instance, sentinel) in enumerate(zip(instances, found.sentinels, strict=True)):
         # The log expects nothing of an added partition; a sentinel of an earlier layout may be there.
@@ -220,12 +222,15 @@ def _compare(
     return found
 
 
-def _read_sentinel(state: Any, is_new: bool) -> Sentinel | None:
-    """Return the sentinel; of a state that is new to the log one that no log knows where only values are, as in a copy."""
-    sentinel: Sentinel | None = state.read_sentinel()
-    found = committed_map(state) if sentinel is None and is_new else None
-    last_txid = None if found is None else found.backing.facts.unclaimed_txid
-    return Sentinel("unknown", txid, 0) if last_txid is not None and (txid := last_txid()) else sentinel
+def _read_sentinels(partitions: Sequence[Any], is_new: bool) -> list[Sentinel | None]:
+    """Read the sentinels; of a state that is new to the log, and has only values, as in a copy, ones that no log knows."""
+    found: list[Sentinel | None] = [partition.read_sentinel() for partition in partitions]
+    for at, partition in enumerate(partitions):
+        copied = committed_map(partition) if is_new and found[at] is None else None
+        last_txid = None if copied is None else copied.backing.facts.unclaimed_txid
+        if last_txid is not None and (txid := last_txid()):
+            found[at] = Sentinel("unknown", txid, 0)
+    return found
 
 
 def _refuse_other_places(mismatches: Sequence[Found], policy: str) -> None:
