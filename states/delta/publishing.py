@@ -156,7 +156,7 @@ class Publishing:
         self._published.create()  # another program may have deleted it
         _LOGGER.info("%s is held in files from now on, because it is too large for memory", self._tables.what)
         try:
-            self._merge(self._changes, due)
+            self._merge(self._changes, due, self._published.base_under(self._changes))
         except VersionMoved as moved:
             raise BackendError(f"{self._tables.what}: another writer has committed meanwhile ({moved})") from moved
         self._index.renew()
@@ -209,19 +209,20 @@ class Publishing:
             return False
         if changes.refresh() == ABSENT:
             return False
-        if table.base_under(changes) is not None or table.holds() is not None:
-            return self._merge(changes, due, held)
+        holds = table.base_under(changes)
+        if holds is not None or table.holds() is not None:
+            return self._merge(changes, due, holds, held)
         latest = self._tables.layout.latest_rows(changes.scan(), drop_deleted=True)
         table.create()  # another program may have deleted it
         table.show(self._tables.rows.of(latest, due.snapshot), due)
         return True
 
-    def _merge(self, changes: StateTable, due: Shown, held: HeldChanges | None = None) -> bool:
+    def _merge(self, changes: StateTable, due: Shown, holds: Holds | None, held: HeldChanges | None = None) -> bool:
         """Merge changes that the base does not hold into it, or into the first one; False: there are none, or no right to.
 
         `held`: the changes, if they are in memory; if the base has moved since, they are read like all others.
         """
-        table, holds, newest = self._published, self._published.base_under(changes), newest_sentinel(changes)
+        table, newest = self._published, newest_sentinel(changes)
         merged, seq = NOTHING if holds is None else holds.seq, last_seq(changes)
         if seq <= merged or newest is None or newest.txid > due.txid:
             return False

@@ -48,6 +48,7 @@ class StateTable(TableOpening):
         self._folder = self.place.folder
         self._table: DeltaTable | None = None
         self._committed: int | None = None  # the version that this object committed, until delta-rs has read its entry
+        self._files: tuple[int, list[DataFile]] | None = None  # of a version of `_table`
 
     def another(self, read_only: bool = False, at: int | None = None) -> StateTable:
         """Return a new object for the same table, for another thread or another version."""
@@ -71,7 +72,7 @@ class StateTable(TableOpening):
 
     def forget(self) -> None:
         """Forget the table; the next `refresh` opens it again."""
-        self._table = self._committed = None
+        self._table = self._committed = self._files = None
 
     def refresh(self) -> int:
         """Move to the newest version and return it; `ABSENT` if there is no table. See `_open` for errors."""
@@ -132,9 +133,11 @@ class StateTable(TableOpening):
         """Return the data files of the version last seen, in the order of their rows' `_seq`."""
         if self._table is None:
             return []
-        with reading(self.name, "list the files of"):
-            facts = pa.table(self._current_table().get_add_actions(flatten=True)).to_pylist()
-        return sorted(map(DataFile.of, facts), key=lambda file: file.first)
+        if self._files is None or self._files[0] != self.version:
+            with reading(self.name, "list the files of"):
+                facts = pa.table(self._current_table().get_add_actions(flatten=True)).to_pylist()
+            self._files = self.version, sorted(map(DataFile.of, facts), key=lambda file: file.first)
+        return self._files[1]
 
     def cover(self) -> None:
         """Let the table have all columns that it should have; `VersionMoved`: another writer has committed meanwhile."""
