@@ -245,9 +245,13 @@ def test_a_base_with_later_changes_than_those_beside_it_is_refused(tmp_path: Pat
 
 
 def test_a_state_without_its_changes_begins_with_nothing_over_any_base(tmp_path: Path) -> None:
-    state, _ = filled(tmp_path, Log())
+    log = Log()
+    state, _ = filled(tmp_path, log)
     state.close()
     shutil.rmtree(tmp_path / "_trident")  # and its log is gone, too
+    reader = reader_at(tmp_path)
+    for one in (reader, reader.at(Snapshot(8, log.winners))):
+        assert (told(reader), list(one.get_tuples())) == ({}, [])
     state, log = large_at(tmp_path), Log()
     commit(state, log, 1, 0, {"w1": 1})
     state.recorded(Snapshot(1, log.winners))
@@ -364,16 +368,6 @@ def test_an_emptied_state_has_no_former_row_though_its_base_was_not_emptied(
         assert told(one) == {"w1": 1}
 
 
-def test_a_base_without_its_changes_is_read_by_no_reader(tmp_path: Path) -> None:
-    log = Log()
-    state, _ = filled(tmp_path, log)
-    state.close()
-    shutil.rmtree(tmp_path / "_trident")
-    reader = reader_at(tmp_path)
-    assert (told(reader), list(reader.get_tuples())) == ({}, [])
-    assert list(reader.at(Snapshot(8, log.winners)).get_tuples()) == []
-
-
 def test_a_paused_writer_empties_no_base_that_its_successor_has_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -426,9 +420,7 @@ def test_a_compaction_before_the_first_merge_of_a_writer_forgets_no_deletion(tmp
     assert told(large_at(tmp_path, kind)) == wanted
 
 
-def test_the_newest_row_of_a_key_stays_if_another_program_merged_files(
-    tmp_path: Path,
-) -> None:
+def test_the_newest_row_of_a_key_stays_if_another_program_merged_files(tmp_path: Path) -> None:
     log = Log()
     state, model = filled(tmp_path, log, compact_after_commits=1000)
     for number in range(9, 14):
@@ -530,11 +522,6 @@ def test_a_merge_of_a_writer_that_was_replaced_changes_nothing(tmp_path: Path, m
     new.recorded(Snapshot(number, log.winners))
     new.close()
     assert people_read(tmp_path) == model + Counter(w0=1)
-
-
-def test_listing_keys_goes_bucket_by_bucket(tmp_path: Path) -> None:
-    state, model = filled(tmp_path, Log())
-    assert sorted(state.get_tuples()) == sorted((word, count) for word, count in model.items())
 
 
 @pytest.mark.long
