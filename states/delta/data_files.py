@@ -113,7 +113,9 @@ def delete_versions_before(system: FileSystem, version: int, used: Collection[st
     old = [file for file in files if file.version < first]
     for file in old:
         if file.kind == _ENTRY:
-            delete_files(system, [name for name in _removed_paths(_actions(system, file.path)) if name not in used])
+            delete_files(
+                system, [name for name in _removed_paths(actions_of(system, file.version)) if name not in used]
+            )
     delete_files(system, [file.path for file in old])
 
 
@@ -122,7 +124,7 @@ def removed_since(system: FileSystem, time_ms: int) -> set[str]:
     files = set[str]()
     for file in reversed(_log_files(system)):
         if file.kind == _ENTRY:
-            actions = _actions(system, file.path)
+            actions = actions_of(system, file.version)
             notes = (action["commitInfo"] for action in actions if "commitInfo" in action)
             if 0 < max((int(note.get("timestamp", 0)) for note in notes), default=0) < time_ms:
                 break
@@ -148,9 +150,10 @@ def _log_files(system: FileSystem) -> list[_LogFile]:
     return sorted(_LogFile(int(name[1]), name[2], path) for name, path in names if name is not None)
 
 
-def _actions(system: FileSystem, path: str) -> list[dict[str, Any]]:
+def actions_of(system: FileSystem, version: int) -> list[dict[str, Any]]:
+    """Return what the log entry of a version says; nothing if it is not there any more."""
     try:
-        with system.open_input_stream(path) as entry:
+        with system.open_input_stream(f"{LOG}/{version:020}.json") as entry:
             return [json.loads(line) for line in entry.read().splitlines()]
     except FileNotFoundError:  # another writer has deleted it
         return []

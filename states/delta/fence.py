@@ -6,14 +6,17 @@ The state never depends on the notes: they are for reading the past, and tell co
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import pyarrow.compute as pc
 
+from states.delta.faults import VersionMoved
 from states.delta.layout import SENTINEL_COLUMN, SEQ_COLUMN
 from states.delta.state_table import ABSENT, COMPACTION, StateTable
 from trident.state.txid import EVERYTHING_WON, Sentinel, Snapshot, Txid, Winners
+
+_TRIES = 5
 
 
 def newest_sentinel(table: StateTable) -> Sentinel | None:
@@ -37,6 +40,19 @@ def moved_by_compactions(table: StateTable, since: int) -> bool:
         return False
     unchanged = {entry["version"] for entry in table.notes(newest - since) if changes_nothing(entry)}
     return unchanged.issuperset(range(since + 1, newest + 1))
+
+
+def commit_past_compactions(table: StateTable, at: int, commit: Callable[[], None]) -> bool:
+    """Call what commits on top of version `at`, again after compactions; False: another commit came first."""
+    for _ in range(_TRIES):
+        try:
+            commit()
+            return True
+        except VersionMoved:
+            if not moved_by_compactions(table, at):
+                break
+            at = table.version
+    return False
 
 
 STAGED_AS = "trident.staged"
@@ -84,7 +100,7 @@ class CommitNote(NamedTuple):
         return Snapshot(txid, self.winners.with_winner(self.txid, self.attempt))
 
 
-def shown_commits(entries: Sequence[Mapping[str, Any]], newest: int) -> Iterator[tuple[int, CommitNote]]:
+def shown_commits(entries: Iterable[Mapping[str, Any]], newest: int) -> Iterator[tuple[int, CommitNote]]:
     """Iterate over the commits of the last incarnation, newest first, each with the last version before the next commit."""
     until, incarnation = newest, None
     for entry in entries:

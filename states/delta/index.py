@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import pyarrow as pa
 
 from states.delta.beyond_memory.large_index import LargeIndex
-from states.delta.beyond_memory.merging import OpenedBase
-from states.delta.faults import VersionMoved
-from states.delta.fence import STAGED_AS, changes_nothing, moved_by_compactions, newest_sentinel
+from states.delta.beyond_memory.sorted_rows import SortedRows
+from states.delta.data_files import DataFile
+from states.delta.fence import (
+    STAGED_AS,
+    changes_nothing,
+    commit_past_compactions,
+    moved_by_compactions,
+    newest_sentinel,
+)
 from states.delta.layout import DeltaLayout, Puts, RawKey, RawValue, in_order
 from states.delta.state_table import ABSENT
-from states.delta.state_tables import StateTables
-from trident.errors import StateError, StoreAwayError
+from states.delta.state_tables import Holds, StateTables
+from trident.errors import ConfigError, StateError, StoreAwayError
 from trident.state.number_table import KeptValues
 from trident.state.table import KeyColumns, OpaqueTable
 from trident.state.txid import Sentinel
@@ -22,6 +29,10 @@ from trident.state.values import OpaqueValue
 _TRIES = 5
 _MOST_ANSWERS = 1_000_000
 _FILTERED_KEYS = 20_000  # beyond this many keys, reading all rows is faster
+_CHANGE_BYTES = 64  # of a change in memory, without long values
+_KEY_BYTES = 300  # of a key in the memory of a writer, without long values
+_NOT_MERGED = 4  # files of commits may repeat keys so often before they are counted as keys
+_BASE_SHARE = 5  # a merge rewrites the whole base, so it waits until a fifth of it has changed
 
 
 class IndexedValues:
@@ -83,54 +94,127 @@ class IndexedValues:
         pa.default_memory_pool().release_unused()  # Arrow's read took as much memory as the index, and is done
 
 
-class Index:
-    """The latest values, sentinel and `_seq` of `version`: `ABSENT` without a table, None while nothing is held."""
+class HeldChanges(NamedTuple):
+    """The changes of a version that are not in a base, as this process has them in memory."""
 
-    def __init__(self, tables: StateTables, base: OpenedBase, note_files: Callable[[int], None]) -> None:
-        self._table, self._layout, self._base, self._note_files = tables.changes, tables.layout, base, note_files
+    holds: Holds  # of the base
+    runs: tuple[SortedRows, ...]
+
+
+class Index:
+    """The latest values, sentinel and `_seq` of `version`: `ABSENT` without a table, None while nothing is held.
+
+    `holds` is what the base had when it was last looked at; None: there was none.
+    """
+
+    def __init__(self, tables: StateTables) -> None:
+        self._table, self._layout, self._published = tables.changes, tables.layout, tables.at_path()
+        self._what, self._ttl_s = tables.what, tables.options.ttl_s
+        self._most_keys, self._most_bytes = tables.options.max_keys_in_memory, tables.options.max_mb_in_memory << 20
         self.values: IndexedValues | LargeIndex = IndexedValues(self._layout)
-        self.seq = 0
+        self.seq = self.files = 0  # of the version that was loaded, and the commits since
         self.sentinel: Sentinel | None = None
         self.version: int | None = None
+        self.holds: Holds | None = None
+        self._has_looked, self._base_rows = False, 0
         self._ahead: tuple[str, Puts, Sentinel, int] | None = None  # on top of this version
-        self._size, self._is_beyond = 0, False  # of the files that were there when the version was loaded
+        self._size = 0  # of the files that were there when the version was loaded
 
-    @property
-    def large(self) -> LargeIndex | None:
-        return self.values if isinstance(self.values, LargeIndex) else None
+    # ---- what is too much for memory ------------------------------------------------------------------------------
 
     def is_too_large(self) -> bool:
-        """Whether the values that are held in memory are too large for it."""
-        if isinstance(self.values, LargeIndex):
+        """Whether the values are not in files yet, and too large for memory; as far as files show if they are not read."""
+        if self.holds is not None:
             return False
-        return self._base.is_too_large(len(self.values), self._size) if self.values.is_read else self._is_beyond
+        if isinstance(self.values, IndexedValues) and self.version is not None and self.values.is_read:
+            return self._is_beyond(len(self.values), self._size)
+        return self._are_beyond(self._table.files())
 
-    # ---- following the table --------------------------------------------------------------------------------------
+    @property
+    def bytes_of_changes(self) -> int:
+        """How many bytes of changes are kept in memory beside a base."""
+        return self._most_bytes // 4
+
+    def is_full(self, times: int = 1) -> bool:
+        """Whether the changes beside the base are so many that they are merged at once; or take `times` as many bytes."""
+        if isinstance(self.values, LargeIndex):
+            rows, nbytes = self.values.changes, self.values.nbytes
+        else:
+            files = [] if self.holds is None else [file for file in self._table.files() if file.last > self.holds.seq]
+            rows = sum(file.rows for file in files)
+            nbytes = max(sum(file.size for file in files), rows * _CHANGE_BYTES)
+        are_many = times == 1 and rows >= max(self._most_keys // 4, self._base_rows // _BASE_SHARE, 1)
+        return are_many or nbytes > times * self.bytes_of_changes
+
+    def _are_beyond(self, files: Sequence[DataFile]) -> bool:
+        most, together = max((file.rows for file in files), default=0), sum(file.rows for file in files)
+        return self._is_beyond(max(most, together // _NOT_MERGED), sum(file.size for file in files))
+
+    def _is_beyond(self, keys: int, size: int) -> bool:
+        # The rows of a base do not say when they were written.
+        return self._ttl_s is None and (keys > self._most_keys or keys * _KEY_BYTES + size > self._most_bytes)
+
+    def held_changes(self, version: int) -> HeldChanges | None:
+        """Return the changes of a version beside the base; None: they are not in memory, or not as of this version."""
+        if self.holds is None or version != self.version or not isinstance(self.values, LargeIndex):
+            return None
+        return HeldChanges(self.holds, self.values.runs)
+
+    # ---- following the tables -------------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Move to the newest version."""
+        """Move to the newest version of the changes."""
         if self._table.refresh() == self.version or self._is_published() or self.moved_by_compactions():
             return
         self.version = self._ahead = None
         files = self._table.files()
-        self._size, self._is_beyond = sum(file.size for file in files), self._base.is_beyond(files)
-        large = self._base.open_index()
-        if large is None and not self._is_beyond:
+        self._size, self.files = sum(file.size for file in files), len(files)
+        self.look()
+        if self.holds is None and not self._are_beyond(files):
             scan = in_order(self._table.scan())
             self.values = IndexedValues(self._layout, lambda: scan)
             self.sentinel, self.seq = self._layout.end(scan)
         else:  # no rows are read, or only those that are not in files of a base
-            self.values = large or IndexedValues(self._layout, lambda: in_order(self._table.scan()))
             self.sentinel, self.seq = newest_sentinel(self._table), max((file.last for file in files), default=0)
+            rows = self._table.scans_after(-1 if self.holds is None else self.holds.seq)
+            self.values = self._published.index(self._layout, self.holds, rows) or IndexedValues(
+                self._layout, lambda: in_order(self._table.scan())
+            )
         self.version = self._table.version
-        self._note_files(len(self._table.files()))
 
-    def reload(self) -> bool:
-        """Read the newest version again; return whether its sentinel is still the one that was held."""
-        sentinel = self.sentinel
+    def look(self) -> None:
+        """Look for the newest base, and hold the same values; `ConfigError`: its rows cannot expire."""
+        self._published.refresh()
+        holds = self._published.base_under(self._table)
+        if holds is not None and self._ttl_s is not None:
+            raise ConfigError(
+                f"ttl_s={self._ttl_s} of {self._what}: the state has outgrown memory and is held in files, whose rows "
+                "do not say when they were written. Leave ttl_s out, or move the state to a new path with trident state move"
+            )
+        if holds != self.holds:
+            self._base_rows = sum(file.rows for file in self._published.files())
+        self.holds, self._has_looked = holds, True
+
+    def renew(self) -> None:
+        """Read the values again over the newest base, because it has moved; look for it if no values are held."""
+        if self.version is None:
+            self.look()
+        else:
+            self.forget()
+            self.load()
+
+    def follow_base(self) -> None:
+        """In a task, whose driver merges: read the values again if the base has moved."""
+        self._published.refresh()
+        if self._published.holds() != self.holds:
+            self.renew()
+
+    def let_go(self) -> None:
+        """Hold no values, because tasks do."""
         self.forget()
-        self.load()
-        return self.sentinel == sentinel
+        if not self._has_looked:
+            self.look()
+            self.files = len(self._table.files())
 
     def moved_by_compactions(self) -> bool:
         """Move to the newest version, if there were only compactions since, which change no content."""
@@ -171,22 +255,20 @@ class Index:
         app: str,
         sentinel: Sentinel | None,
         notes: Mapping[str, str],
-        more: Callable[[int], Iterable[tuple[str, int]]],
+        *more: tuple[str, int],
     ) -> bool:
-        """Commit the next version, with `more` transactions for its `_seq`; False: another commit came first."""
-        for _ in range(_TRIES):
+        """Commit the next version, with `more` transactions; False: another commit came first."""
+
+        def commit() -> None:
             seq = self.next_seq
             named = (f"{app}/rows", seq) if sentinel is None else (app, sentinel.version)
-            try:
-                self._table.commit(self._layout.table(puts, seq, sentinel), seq, "append", named, notes, *more(seq))
-            except VersionMoved:
-                if self.moved_by_compactions():
-                    continue
-                break
+            rows = self._table.data_file(self._layout.table(puts, seq, sentinel), (seq, seq))
+            self._table.append([rows], "append", named, notes, *more)
             # After the store, never before it, because a failed commit must not look written.
             self._take(puts, sentinel, seq)
-            return True
-        return False
+
+        assert self.version is not None, "a version was loaded"
+        return commit_past_compactions(self._table, self.version, commit)
 
     def _take(self, puts: Puts, sentinel: Sentinel | None, seq: int) -> None:
         self.values.put(puts)
@@ -198,7 +280,6 @@ class Reader:
 
     def __init__(self, tables: StateTables) -> None:
         self._table, self._layout, self._published = tables.changes, tables.layout, tables.at_path(read_only=True)
-        self._check_base = tables.check_base
         self._answers: dict[RawKey, RawValue | None] = {}
         self._sentinel: tuple[Sentinel | None] | None = None  # None: not read yet
         self._at: tuple[int, int] | None = None  # the version, and which table
@@ -224,8 +305,7 @@ class Reader:
         self._follow()
         at, changes = self._table.version, in_order(self._table.scan())
         self._published.refresh()
-        self._check_base(self._table, self._published.holds())
-        index = self._published.index(self._layout, [changes])
+        index = self._published.index(self._layout, self._published.base_under(self._table), [changes])
         if self._table.version != at:
             yield from self.key_pages()
         elif index is not None:
@@ -253,8 +333,7 @@ class Reader:
         for left in range(_TRIES if keys else 0, 0, -1):
             self._published.refresh()
             try:
-                self._check_base(self._table, self._published.holds())
-                index = self._published.index(self._layout)
+                index = self._published.index(self._layout, self._published.base_under(self._table))
                 return {} if index is None else dict(zip(keys, index.get(keys), strict=True))
             except StateError as error:
                 if left == 1 or isinstance(error, StoreAwayError):

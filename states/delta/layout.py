@@ -151,8 +151,8 @@ class DeltaLayout:
         is_bare = self.kind is StateType.NON_TRANSACTIONAL
         rows: list[RawValue] = [(value,) for value in values] if is_bare else list(map(tuple, values))
         if self._value_ddl is None:
-            ints = self.value_types.count(pa.int64())
-            return [(*row[:ints], *map(_encode_or_none, row[ints:])) for row in rows]
+            ints, packed = self.value_types.count(pa.int64()), _unless_none(encode)
+            return [(*row[:ints], *map(packed, row[ints:])) for row in rows]
         if self._plain_values or not rows:
             return rows
         raw = zip(*map(python_of, self._value_arrays(rows)), strict=True)
@@ -165,7 +165,7 @@ class DeltaLayout:
 
     def _unpacker(self) -> Callable[[RawValue], Any]:
         bare: Callable[[Any], Any] = copy.deepcopy if self._nested_values else _same
-        bare = _decode_or_none if self._value_ddl is None else bare
+        bare = _unless_none(decode) if self._value_ddl is None else bare
         if self.kind is StateType.OPAQUE:
             if bare is _same:
                 return OpaqueValue._make
@@ -210,7 +210,7 @@ class DeltaLayout:
 
     def latest(self, table: pa.Table, with_deleted: bool = False) -> dict[RawKey, RawValue]:
         """Reduce a scan in order to the latest raw value of each key, with or without deleted keys."""
-        data = _data_rows(table)
+        data = table.filter(pc.is_null(table[SENTINEL_COLUMN]))
         keys = self.raw_keys([data[name] for name in self.key_columns])
         values = zip(*(_column(data[name], name) for name in self.value_columns), strict=True)
         latest = dict(zip(keys, values, strict=True))
@@ -220,7 +220,8 @@ class DeltaLayout:
 
     def number_table(self, scan: pa.Table) -> NumberTable:
         """Reduce a scan in order to the latest numbers of each key."""
-        rows = _data_rows(self.latest_rows(scan, drop_deleted=True))
+        rows = self.latest_rows(scan, drop_deleted=True)
+        rows = rows.filter(pc.is_null(rows[SENTINEL_COLUMN]))
         parts = [python_of(rows[name]) for name in self.key_columns]
         assert self.form is not None, self
         table = NumberTable(len(parts), self.form)
@@ -271,11 +272,6 @@ def in_order(table: pa.Table) -> pa.Table:
     return table.take(pc.sort_indices(seq))
 
 
-def _data_rows(table: pa.Table) -> pa.Table:
-    is_data = pc.is_null(table[SENTINEL_COLUMN])
-    return table if pc.all(is_data).as_py() else table.filter(is_data)
-
-
 def _column(array: Any, name: str) -> list[Any]:
     if name not in ("txid", "attempt"):
         return python_of(array)
@@ -312,12 +308,8 @@ def _same(value: Any) -> Any:
     return value
 
 
-def _encode_or_none(value: Any) -> bytes | None:
-    return None if value is None else encode(value)
-
-
-def _decode_or_none(value: bytes | None) -> Any:
-    return None if value is None else decode(value)
+def _unless_none(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: None if value is None else function(value)
 
 
 def hashable(part: Any) -> Any:

@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from states.delta.beyond_memory.merging import OpenedBase
 from states.delta.faults import VersionMoved
 from states.delta.fence import RESET, CommitNote, newest_sentinel
 from states.delta.index import Index, Reader
@@ -15,7 +14,7 @@ from states.delta.options import DeltaOptions
 from states.delta.publishing import Publishing
 from states.delta.staging import Staged, Staging
 from states.delta.state_table import ABSENT
-from states.delta.state_tables import TRIMMED, StateTables
+from states.delta.state_tables import NOTHING, TRIMMED, StateTables
 from states.delta.upkeep import Expiry, Maintenance
 from trident.errors import BackendError, StateError
 from trident.state.backing_map import BackingMap, MapFacts
@@ -47,11 +46,10 @@ class DeltaBackingMap(BackingMap):
     ) -> None:
         self.tables = tables = StateTables(path, kind, conf, partition, options)
         self._layout, self._what, self._app, self._table = tables.layout, tables.what, tables.app, tables.changes
-        self._base = OpenedBase(tables)
-        self._maintenance = Maintenance(tables, self._base.merged_seq)
-        self._index = Index(tables, self._base, self._maintenance.note_files)
+        self._index = Index(tables)
+        self._maintenance = Maintenance(tables, self._index)
         self._reader = Reader(tables) if conf is not None and conf.read_only else None
-        self._publishing = Publishing(tables, self._index, self._base, self._maintenance)
+        self._publishing = Publishing(tables, self._index, self._maintenance)
         self.staging = Staging(tables, partition)
         self._evolves, self._expires = tables.evolves, tables.options.ttl_s is not None
         self._expiry = Expiry(tables)
@@ -120,12 +118,13 @@ class DeltaBackingMap(BackingMap):
         if self._claim is None or self._claim != txid.sentinel:
             self._drop_commit()
             self._create_and_load()
+        found = self._index.sentinel
         if txid.run and self._claim is not None:  # in a task; its driver publishes
             self.staging.begin(self._claim, txid)
-            is_same = self._publishing.follow()
+            self._index.follow_base()
         else:
-            is_same = self._publishing.by_index() and self._publishing.before(txid, self._index.sentinel)
-        if not is_same:
+            self._publishing.before(txid, found)
+        if self._index.sentinel != found:  # another writer has committed meanwhile
             raise self._overtaken_error(self._claim)
         self._puts, self._begun = {}, True
 
@@ -161,13 +160,12 @@ class DeltaBackingMap(BackingMap):
         """Commit, in the driver, what a task staged for this attempt, whose sentinel was read before; raise as `end` does."""
         (found,) = self._seen or (None,)
         check_move(self._what, own, found, found)
-        self._publishing.by_tasks()
+        self._index.let_go()
         self._publishing.before(txid, found)
         file = Staged.from_bytes(staged)
         self._table.refresh()
         self._write(lambda: self.staging.publish(own, txid, file, *self._expiry.mark(file.seq)), own)
         self._seen = (own,)
-        self._index.forget()  # the rows are in the memory of the tasks
         self._maintenance.after_commit()
         self.staging.discard(own.incarnation, own.attempt)
 
@@ -183,8 +181,6 @@ class DeltaBackingMap(BackingMap):
     def read_sentinel(self) -> Sentinel | None:
         """Return the sentinel of the newest version, None if there is none; voids an unfinished commit."""
         self._drop_commit()
-        if self._expires and self._seen is None and self._reader is None:
-            self._base.look()  # which refuses one, at the start already
         try:
             found = self._sentinel_alone()
         except StateError:
@@ -192,6 +188,8 @@ class DeltaBackingMap(BackingMap):
             if not self._table.step_back():
                 raise
             found = self._sentinel_alone()
+        if self._expires and self._seen is None and self._reader is None:
+            self._index.look()  # which refuses a base, at the start already
         self._seen = (found,)
         return found
 
@@ -213,7 +211,7 @@ class DeltaBackingMap(BackingMap):
         self._seen = self._seen or (self._index.sentinel,)
         check_move(self._what, sentinel, self._index.sentinel, self._seen[0], force)
         if self._index.sentinel is None:  # the state is empty, whatever base its lost changes had
-            self._publishing.publisher.clear(base_only=True)
+            self._publishing.clear(base_only=True)
         if self._index.version == ABSENT:
             self._create_and_load()
             check_move(self._what, sentinel, self._index.sentinel, self._seen[0], force)
@@ -225,30 +223,30 @@ class DeltaBackingMap(BackingMap):
     def reset(self) -> None:
         self._refuse_read_only("empty the table")
         self._maintenance.close()
-        self._publishing.stop()
+        self._publishing.forget()
         self._drop_commit()
         self._table.mend()
         if self._table.refresh() != ABSENT:
             self._index.forget()
-            nothing, app = self._layout.table({}, 0, None), (f"{self._app}/reset", self._table.version)
+            app = f"{self._app}/reset", self._table.version
             try:
-                self._table.commit(nothing, 0, "overwrite", app, {RESET: "true"}, (TRIMMED, -1))
+                self._table.append([], "overwrite", app, {RESET: "true"}, (TRIMMED, NOTHING))
             except VersionMoved as moved:
                 raise self._overtaken_error(None) from moved
             self._index.load()
-            self._publishing.publisher.clear()
+            self._publishing.clear()
         self._seen = (None,)
         self.staging.discard_all()
 
     def wait_for_maintenance(self) -> None:
         """Return once no compaction is running, and what may be published is."""
         self._maintenance.wait()
-        self._publishing.finish((self._seen or (None,))[0])
+        self._publishing.finish()
 
     def close(self) -> None:
         """Forget the index and the puts of an unfinished commit; wait for a running compaction, and publish."""
         self._maintenance.close()
-        self._publishing.finish((self._seen or (None,))[0])
+        self._publishing.finish()
         self._drop_commit()
         self._forget()
 
@@ -278,7 +276,8 @@ class DeltaBackingMap(BackingMap):
 
     def _commit(self, puts: Puts, sentinel: Sentinel | None, note: CommitNote | None) -> None:
         notes = {} if note is None else note.metadata()
-        self._write(lambda: self._index.commit(puts, self._app, sentinel, notes, self._expiry.mark), sentinel)
+        mark = self._expiry.mark(self._index.next_seq)
+        self._write(lambda: self._index.commit(puts, self._app, sentinel, notes, *mark), sentinel)
         self._seen = (self._index.sentinel,)
         self._maintenance.after_commit()
 
@@ -292,7 +291,6 @@ class DeltaBackingMap(BackingMap):
         if not is_written:
             self._forget()
             raise self._overtaken_error(own)
-        self._expiry.confirm_mark()
 
     def _overtaken_error(self, own: Sentinel | None) -> Exception:
         """Return the error of a commit that was refused because another writer has committed."""
@@ -322,7 +320,7 @@ class DeltaBackingMap(BackingMap):
         self._table.mend()
         self._index.load()
         if self._index.version == ABSENT:
-            self._publishing.publisher.create()  # first, because a state whose changes are inside no table would be torn
+            self._publishing.create()  # first, because a state whose changes are inside no table would be torn
             self._table.create()
             self._index.load()
 

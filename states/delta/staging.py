@@ -6,8 +6,7 @@ on the version that the task read. What is left in the folder is of attempts tha
 one begins.
 
 A task keeps its index for the next batch: what it staged is in it as soon as the table shows it; if the table shows something
-else, it is read again. Of a state beyond memory a task keeps what changed since the last merge, and the driver merges from
-the table; or from an index that it has for as long as no task stages (`Publishing`).
+else, it is read again. Of a state beyond memory a task keeps what changed since the last merge; the driver keeps nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from pyarrow.fs import FileSelector
 
 from states.delta.data_files import add_action, name_of
 from states.delta.faults import VersionMoved
-from states.delta.fence import STAGED_AS, CommitNote, moved_by_compactions
+from states.delta.fence import STAGED_AS, CommitNote, commit_past_compactions, moved_by_compactions
 from states.delta.index import Index
 from states.delta.layout import Puts
 from states.delta.state_tables import StateTables
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
     from deltalake.transaction import AddAction
 
 _LOGGER = logging.getLogger(__name__)
-_TRIES = 5
 
 
 class Staging:
@@ -86,21 +84,16 @@ class Staging:
     def publish(self, own: Sentinel, txid: Txid, staged: Staged, *more: tuple[str, int]) -> bool:
         """Add what was staged as one version, with `more` transactions; False: another commit than a compaction came first."""
         table, self._has_looked = self._table, True
-        table.refresh()
-        if table.version != staged.version and not moved_by_compactions(table, staged.version):
+        if not moved_by_compactions(table, staged.version):
             return False
         file, note = self._move_staged(staged), CommitNote.of_commit(txid).metadata() | {STAGED_AS: staged.name}
-        for _ in range(_TRIES):
-            at = table.version
-            try:
-                table.append([file], "append", (self._app, own.version), note, *more)
-                return True
-            except VersionMoved:
-                if not moved_by_compactions(table, at):
-                    break
-        with suppress(OSError):
-            table.filesystem().delete_file(file.path)
-        return False
+        is_made = commit_past_compactions(
+            table, table.version, lambda: table.append([file], "append", (self._app, own.version), note, *more)
+        )
+        if not is_made:
+            with suppress(OSError):
+                table.filesystem().delete_file(file.path)
+        return is_made
 
     def discard(self, incarnation: str, attempt: int) -> None:
         """Delete what attempts up to this one, and other logs, have staged; a failure only postpones it."""

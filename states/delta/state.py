@@ -20,6 +20,7 @@ import os
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol
 
 from states.delta.fence import CommitNote, newest_sentinel, shown_commits
@@ -55,7 +56,7 @@ class DeltaStateAt(State):
         self._layout, self._snapshot, key = tables.layout, snapshot, tables.options.snapshot_key
         self._snapshot_key = key if isinstance(key, tuple) else (key,)
         base, changes = _base(tables, table, snapshot.txid), in_order(table.scan())
-        index = None if base is None else base.index(tables.layout, [changes])
+        index = None if base is None else base.index(tables.layout, base.holds(), [changes])
         self._values = index or IndexedValues(tables.layout, lambda: changes)
         self._types = tables.types
 
@@ -189,7 +190,7 @@ def _base(tables: StateTables, changes: StateTable, txid: int) -> PublishedTable
     """Return the base behind a version of the changes, as of a batch; None if there was no base yet."""
     published = tables.at_path(read_only=True)
     published.refresh()
-    if published.holds() is None:
+    if published.base_under(changes) is None:
         return None
     version = published.version_of(txid, changes.version)
     old = None if version is None else tables.at_path(True, version)
@@ -212,21 +213,20 @@ def _table_at(tables: StateTables, txid: int | Snapshot) -> tuple[StateTable, Sn
         raise StateError(f"{what}: there is no table")
     if table.version <= 0 and isinstance(txid, Snapshot):
         return table, txid
-    shown = list(shown_commits(table.notes(), table.version))
-    at, snapshot = _version_at(table, shown, txid, what)
+    at, snapshot = _version_at(table, txid, what)
     old = None if at is None else table.another(read_only=True, at=at)
     if old is None or not old.readable():
-        raise StateError(f"{what}: {_retention(table, [(version, note.txid) for version, note in shown if note.txid])}")
+        raise StateError(f"{what}: {_retention(table)}")
     return old, snapshot
 
 
-def _version_at(
-    table: StateTable, shown: Sequence[tuple[int, CommitNote]], txid: int | Snapshot, what: str
-) -> tuple[int | None, Snapshot]:
+def _version_at(table: StateTable, txid: int | Snapshot, what: str) -> tuple[int | None, Snapshot]:
     """Return the version that shows a batch, None if it is gone, and the batch with its winners."""
     # The sentinel names the last batch that touched the table, even if the history does not go back so far.
-    sentinel = None if shown else newest_sentinel(table)
-    last = shown[0][1] if shown else sentinel and CommitNote.of_sentinel(sentinel)
+    shown = shown_commits(table.notes(), table.version)
+    newest = next(shown, None)
+    sentinel = None if newest else newest_sentinel(table)
+    last = newest[1] if newest else sentinel and CommitNote.of_sentinel(sentinel)
     # A snapshot comes from the log, so its batch is committed, whether it touched this table or not.
     from_log = isinstance(txid, Snapshot)
     if last is None or not (last.txid or from_log):  # a sentinel of batch 0 is written before the first batch
@@ -239,12 +239,14 @@ def _version_at(
             f"{what}: the last batch that touched it is {last.txid}, and only the topology's "
             "log knows whether there were later ones. Read it through the topology, or give a Snapshot of its log"
         )
+    shown = chain([newest] if newest else [], shown)
     return next((version for version, note in shown if note.txid <= snapshot.txid), None), snapshot
 
 
-def _retention(table: StateTable, versions: list[tuple[int, int]]) -> str:
+def _retention(table: StateTable) -> str:
     # Older files are deleted first, so the readable versions are the end of the history; ascending here.
-    versions = versions[::-1]
+    shown = shown_commits(table.notes(), table.version)
+    versions = [(version, note.txid) for version, note in shown if note.txid][::-1]
     first = bisect_left(versions, True, key=lambda place: table.another(read_only=True, at=place[0]).readable())
     if first == len(versions):
         return "none of its batches can be read any more; its data files are missing"

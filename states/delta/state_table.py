@@ -21,8 +21,10 @@ import pyarrow.dataset as ds
 from states.delta import data_files
 from states.delta.data_files import DataFile, add_action, name_of
 from states.delta.faults import AFRESH, VersionMoved, reading, writing
+from states.delta.layout import in_order
 from states.delta.local_folder import TXN_IS_LAST, TableFolder
-from states.delta.table_opening import TableOpening, fits
+from states.delta.options import DeltaOptions
+from states.delta.table_opening import TableOpening, TableRole, fits
 from trident.errors import BackendError, StateError, StoreAwayError
 from trident.object_stores import short
 
@@ -38,19 +40,22 @@ _COMPACTION_TRIES = 15
 _ROWS_PER_GROUP = 1 << 20
 
 
-class StateTable:
+class StateTable(TableOpening):
     """A Delta table at the version that this object last saw; a commit is the version after it. For one thread at a time."""
 
-    def __init__(self, opening: TableOpening) -> None:
-        self.name, self.schema = opening.name, opening.schema
-        self.filesystem, self.mend = opening.filesystem, opening.mend
-        self._opening, self._options, self._folder = opening, opening.options, opening.place.folder
+    def __init__(self, path: str, schema: pa.Schema, description: str, options: DeltaOptions, role: TableRole) -> None:
+        super().__init__(path, schema, description, options, role)
+        self._folder = self.place.folder
         self._table: DeltaTable | None = None
         self._committed: int | None = None  # the version that this object committed, until delta-rs has read its entry
+        self._files: tuple[int, list[DataFile]] | None = None  # of a version of `_table`
 
     def another(self, read_only: bool = False, at: int | None = None) -> StateTable:
         """Return a new object for the same table, for another thread or another version."""
-        return StateTable(self._opening.another(read_only, at))
+        role = self.role._replace(read_only=read_only, at=at)
+        other = StateTable(self._path, self.schema, self.description, self.options, role)
+        other._is_alone = other._is_alone or self._is_alone
+        return other
 
     # ---- following ------------------------------------------------------------------------------------------------
 
@@ -67,17 +72,17 @@ class StateTable:
 
     def forget(self) -> None:
         """Forget the table; the next `refresh` opens it again."""
-        self._table = self._committed = None
+        self._table = self._committed = self._files = None
 
     def refresh(self) -> int:
-        """Move to the newest version and return it; `ABSENT` if there is no table. See `TableOpening.open` for errors."""
-        if self._table is not None and self._opening.is_replaced(self.version):
+        """Move to the newest version and return it; `ABSENT` if there is no table. See `_open` for errors."""
+        if self._table is not None and self.is_replaced(self.version):
             self.forget()
         if self._table is None:
-            self._table = self._opening.open()
-        elif self._opening.role.at is None:
+            self._table = self._open()
+        elif self.role.at is None:
             with reading(self.name, "read the log of"):
-                if self._opening.is_before_damage():
+                if self.is_before_damage():
                     return self.version
                 self._table.update_incremental()
             self._committed = None
@@ -86,7 +91,7 @@ class StateTable:
     def step_back(self) -> bool:
         """Stay before entries at the end of the log whose data is missing or cut; return whether there are any."""
         with reading(self.name, "read the log of"):
-            if not self._opening.step_back():
+            if not super().step_back():
                 return False
         self.forget()
         return True
@@ -110,7 +115,7 @@ class StateTable:
                         return ds.dataset(paths, self.schema, "parquet", self.filesystem()).to_table(columns, filter)
                     return self._dataset(self._current_table()).to_table(columns, filter)
                 except FileNotFoundError as error:
-                    if not left or self._opening.role.at is not None:
+                    if not left or self.role.at is not None:
                         raise StateError(
                             f"cannot read Delta table {self.name}: data files are missing: {short(error)}. "
                             f"Nothing was written. Restore them from a copy. If there is none, {AFRESH}"
@@ -119,13 +124,20 @@ class StateTable:
             self.refresh()
         return self.schema.empty_table().select(columns if columns is not None else self.schema.names)
 
+    def scans_after(self, seq: int) -> Iterator[pa.Table]:
+        """Iterate over the rows after a `_seq` of the version last seen, in order, and maybe some before."""
+        for files in data_files.in_turn(file for file in self.files() if file.last > seq):
+            yield in_order(self.scan(None, None, files))
+
     def files(self) -> list[DataFile]:
         """Return the data files of the version last seen, in the order of their rows' `_seq`."""
         if self._table is None:
             return []
-        with reading(self.name, "list the files of"):
-            facts = pa.table(self._current_table().get_add_actions(flatten=True)).to_pylist()
-        return sorted(map(DataFile.of, facts), key=lambda file: file.first)
+        if self._files is None or self._files[0] != self.version:
+            with reading(self.name, "list the files of"):
+                facts = pa.table(self._current_table().get_add_actions(flatten=True)).to_pylist()
+            self._files = self.version, sorted(map(DataFile.of, facts), key=lambda file: file.first)
+        return self._files[1]
 
     def cover(self) -> None:
         """Let the table have all columns that it should have; `VersionMoved`: another writer has committed meanwhile."""
@@ -161,58 +173,41 @@ class StateTable:
             files = dataset.filesystem.get_file_info(dataset.files) if dataset.files else []
         return all(info.is_file for info in files)
 
-    def notes(self, count: int | None = None) -> list[dict[str, Any]]:
-        """Return the notes of the last `count` versions up to the one last seen (None: all in the log), newest first."""
-        if self._table is None:
-            return []
-        with reading(self.name, "read the log of"):
-            at, table = self._current_table().version(), self._current_table()
-            for _ in range(_READ_TRIES):
-                newest = self._newest()
-                # It reads from the newest version on, and counts from the one that this object has seen.
-                entries = table.history(None if count is None else count + newest - at)
-                if self._newest() == newest:
-                    numbered = [{**entry, "version": newest - number} for number, entry in enumerate(entries)]
-                    return [entry for entry in numbered if entry["version"] <= at]
-        raise BackendError(f"the log of Delta table {self.name} grows faster than it can be read; try again")
+    def notes(self, count: int | None = None) -> Iterator[dict[str, Any]]:
+        """Iterate over the notes of the last `count` versions up to the one last seen (None: all in the log), newest first."""
+        system = self.filesystem()
+        for version in range(self.version, ABSENT if count is None else self.version - count, -1):
+            with reading(self.name, "read the log of"):
+                actions = data_files.actions_of(system, version)
+            if not actions:  # it was cleaned up
+                return
+            noted: dict[str, Any] = next((one["commitInfo"] for one in actions if "commitInfo" in one), {})
+            yield {**noted, "version": version}
 
     # ---- writing --------------------------------------------------------------------------------------------------
 
     def create(self) -> int:
         if self.refresh() == ABSENT:
-            opening = self._opening
             with writing(self.name, "create"), nullcontext() if self._folder is None else self._folder.sync_created():
                 try:
-                    opening.driver.DeltaTable.create(
-                        opening.place.uri,
+                    self.driver.DeltaTable.create(
+                        self.place.uri,
                         self._delta_schema(),
                         mode="error",
-                        description=opening.description,
+                        description=self.description,
                         configuration={
-                            "delta.checkpointInterval": str(self._options.checkpoint_interval),
-                            "delta.logRetentionDuration": f"interval {self._options.log_retention_hours} hours",
+                            "delta.checkpointInterval": str(self.options.checkpoint_interval),
+                            "delta.logRetentionDuration": f"interval {self.options.log_retention_hours} hours",
                             "delta.enableExpiredLogCleanup": "true",
                         },
-                        storage_options=opening.storage,
+                        storage_options=self.storage,
                     )
-                except opening.driver.exceptions.DeltaError:  # several, if another writer has just made it
+                except self.driver.exceptions.DeltaError:  # several, if another writer has just made it
                     if self.refresh() == ABSENT:
                         raise
             if self.refresh() == ABSENT:
                 raise BackendError(f"cannot create Delta table {self.name}: it was created, but is not there")
         return self.version
-
-    def commit(
-        self,
-        rows: pa.Table,
-        seq: int,
-        mode: Literal["append", "overwrite"],
-        app: tuple[str, int],
-        note: Mapping[str, str],
-        *more: tuple[str, int],
-    ) -> None:
-        """Commit rows, all of one `_seq`, as the version after the one last seen, whole or not at all. See `append`."""
-        self.append([self.data_file(rows, (seq, seq))], mode, app, note, *more)
 
     def replace(self, rows: pa.Table, files: Sequence[DataFile], app: tuple[str, int], note: Mapping[str, str]) -> None:
         """Replace `files` by `rows`, on top of what was appended since; `VersionMoved`: another writer replaced them."""
@@ -257,17 +252,17 @@ class StateTable:
         note: Mapping[str, str],
         *more: tuple[str, int],
     ) -> None:
-        """Make the version after the one last seen: of files that are synced, with transactions and a note.
+        """Make the version after the one last seen, whole or not at all: of synced files, with transactions and a note.
 
         Raises `VersionMoved`: another writer has committed that version. Nothing was written.
         Raises `BackendError`: the store refused. Nothing is visible, unless the store failed after it had accepted the
         commit.
         """
-        table, driver = self._current_table(), self._opening.driver
+        table, driver = self._current_table(), self.driver
         based_on = table.version()
         self._sync(lambda folder: folder.sync(based_on, own=False))
         with self.or_forgotten("commit to"):
-            if self._opening.is_replaced(self.version):
+            if self.is_replaced(self.version):
                 raise VersionMoved(f"version {based_on} is no longer there")
             table.create_write_transaction(
                 [action for action in actions if action is not None],
@@ -309,14 +304,14 @@ class StateTable:
 
     def delete_old_versions(self) -> None:
         """Delete versions before the `retained_versions` newest, and the data files that only these have."""
-        if self._options.retained_versions is not None:
-            oldest, used = self.version - self._options.retained_versions, {file.path for file in self.files()}
+        if self.options.retained_versions is not None:
+            oldest, used = self.version - self.options.retained_versions, {file.path for file in self.files()}
             with writing(self.name, "delete old versions of"):
                 data_files.delete_versions_before(self.filesystem(), oldest, used)
 
     def vacuum(self) -> None:
         """Delete files that no version younger than `vacuum_after_hours` refers to; also what failed commits left."""
-        hours = self._options.vacuum_after_hours
+        hours = self.options.vacuum_after_hours
         if hours is None:
             return
         with writing(self.name, "vacuum"):
@@ -337,18 +332,10 @@ class StateTable:
             filesystem=None if self._folder is None else self.filesystem(), schema=self.schema
         )
 
-    def _newest(self) -> int:
-        folder, newest = self._folder, self._current_table().version()
-        if folder is None:
-            return self._opening.newest()
-        while folder.has_entry(newest + 1) and not folder.is_damaged(newest + 1):
-            newest += 1
-        return newest
-
     def _sync(self, what: Callable[[TableFolder], None]) -> None:
         if self._folder is not None:
             with self.or_forgotten("fsync"):
                 what(self._folder)
 
     def _delta_schema(self) -> Any:
-        return self._opening.driver.Schema.from_arrow(self.schema)
+        return self.driver.Schema.from_arrow(self.schema)

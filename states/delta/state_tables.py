@@ -16,8 +16,6 @@ from dataclasses import replace
 from hashlib import blake2b
 from typing import Any, Literal, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -27,10 +25,10 @@ from states.delta.beyond_memory.sorted_rows import SortedRows
 from states.delta.data_files import add_action
 from states.delta.faults import AFRESH, VersionMoved
 from states.delta.fence import newest_sentinel
-from states.delta.layout import ATTEMPT_COLUMN, HASH_COLUMN, SENTINEL_COLUMN, SEQ_COLUMN, DeltaLayout, free_names
+from states.delta.layout import ATTEMPT_COLUMN, HASH_COLUMN, SENTINEL_COLUMN, DeltaLayout, free_names
 from states.delta.options import AT_PATH, CHANGES, DeltaOptions
 from states.delta.state_table import ABSENT, StateTable
-from states.delta.table_opening import TableOpening, TableRole
+from states.delta.table_opening import TableRole
 from trident.errors import StateError, TopologyError, TridentError
 from trident.fields import struct_fields, widens
 from trident.redaction import redacted
@@ -47,7 +45,7 @@ _SHOWN, _BATCH = "trident.shown", "trident.batch"
 _LOOKED_AT = 20  # versions; other programs may have added some of the last ones
 _MERGED, _MERGED_BATCH = "trident/merged", "trident/merged-batch"
 _FILES = "trident/files"  # its version says whether the files are still the ones of our last commit
-_NOTHING = -1
+NOTHING = -1  # the `_seq` of a table that is empty
 _RUNS_PER_CHECKPOINT = 32
 
 
@@ -95,11 +93,13 @@ class Holds(NamedTuple):
 
 
 class PublishedTable(StateTable):
-    """The table at the path of a state, whose name is `of_state`."""
+    """The table at the path of a state, at a version or the newest."""
 
-    def __init__(self, opening: TableOpening, of_state: str) -> None:
-        super().__init__(opening)
-        self._of_state, self._runs = of_state, 0
+    def __init__(self, tables: StateTables, read_only: bool, at: int | None) -> None:
+        hours, role = tables.options.published_hours, TableRole(AT_PATH, read_only, at)
+        options = replace(tables.options, vacuum_after_hours=hours, log_retention_hours=hours)
+        super().__init__(tables.path, tables.rows.schema, tables.layout.description, options, role)
+        self._of_state, self._what, self._runs = tables.name, tables.what, 0
 
     def read_shown(self) -> Shown | None:
         """Return what the version last seen shows; None if that is not known, or the columns are others."""
@@ -118,7 +118,8 @@ class PublishedTable(StateTable):
 
     def show(self, rows: pa.Table, shown: Shown) -> None:
         """Replace all rows, as the version after the one last seen; raise `VersionMoved` if that is taken."""
-        self.commit(rows, 0, "overwrite", self._app(shown), shown.metadata(self._of_state))
+        file = self.data_file(rows, (0, 0))
+        self.append([file], "overwrite", self._app(shown), shown.metadata(self._of_state))
 
     # ---- beyond memory --------------------------------------------------------------------------------------------
 
@@ -126,22 +127,43 @@ class PublishedTable(StateTable):
         """Return what the version last seen holds; None if it is only derived from the changes."""
         if self.version == ABSENT:
             return None
-        seq, batch = self.transaction(_MERGED), self.transaction(_MERGED_BATCH)
-        return None if seq is None or seq == _NOTHING else Holds(seq, batch or 0)
+        seq = self.transaction(_MERGED)
+        return None if seq is None or seq == NOTHING else Holds(seq, self.transaction(_MERGED_BATCH) or 0)
+
+    def base_under(self, changes: StateTable) -> Holds | None:
+        """Return what the version last seen, which was seen after the changes, holds of the state; None: it is no base of it.
+
+        Without a record of a batch in the changes the state is empty, and what is at the path was left by an earlier one.
+        Raises `StateError`: base and changes together do not have all rows.
+        """
+        holds, trimmed = self.holds(), changes.transaction(TRIMMED)
+        held, left = NOTHING if holds is None else holds.seq, NOTHING if trimmed is None else trimmed
+        if held == left == NOTHING or newest_sentinel(changes) is None:
+            return None
+        is_newer = held > last_seq(changes)
+        if is_newer:  # it may have been merged meanwhile
+            changes = changes.another(read_only=True)
+            is_newer = changes.refresh() == ABSENT or held > last_seq(changes)
+        if is_newer or left > held:
+            raise StateError(
+                f"{self._what}: the table at its path and that of its changes, in _trident, are not of one moment, and rows "
+                "are missing: one of them was set back, removed or exchanged. Restore both from one copy of the whole folder. "
+                f"If there is none, {AFRESH}"
+            )
+        return holds
 
     def base(self, files: Iterable[BucketFile] | None = None) -> BucketedBase:
         """Return the rows of the version last seen, or of some files; `StateError`: another program has changed the table."""
         files, schema = self._own_files() if files is None else files, self.schema
-        return BucketedBase(list(files), schema.append(ATTEMPT), schema.names[:-1], self.filesystem(), name=self.name)
+        return BucketedBase(list(files), schema.append(ATTEMPT), schema.names[:-1], self.filesystem(), self.name)
 
-    def index(self, layout: DeltaLayout, changes: Iterable[pa.Table] = ()) -> LargeIndex | None:
-        """Return the base of the version last seen under later `changes`, in the order of `_seq`; None without one."""
-        holds = self.holds()
+    def index(self, layout: DeltaLayout, holds: Holds | None, changes: Iterable[pa.Table] = ()) -> LargeIndex | None:
+        """Return the base of the version last seen, which `holds` so much, under later `changes`, in the order of `_seq`."""
         if holds is None:
             return None
         index = LargeIndex(layout, self.base(), holds.batch)
         for rows in changes:
-            index.load(rows.filter(pc.greater(rows[SEQ_COLUMN], holds.seq)))
+            index.load(rows, holds.seq)
         return index
 
     def move(self, before: BucketedBase | None, after: BucketedBase, seq: int, shown: Shown) -> None:
@@ -163,7 +185,7 @@ class PublishedTable(StateTable):
 
     def clear(self) -> None:
         """Remove all rows, because the state was emptied; the changes are the state from now on."""
-        self.move(None, self.base([]), _NOTHING, Shown(Snapshot(0), None, ABSENT))
+        self.move(None, self.base([]), NOTHING, Shown(Snapshot(0), None, ABSENT))
 
     # ---- upkeep ---------------------------------------------------------------------------------------------------
 
@@ -191,6 +213,11 @@ class PublishedTable(StateTable):
                 f"(VACUUM), {AFRESH}"
             )
         return own
+
+
+def last_seq(changes: StateTable) -> int:
+    """Return the highest `_seq` of the version last seen."""
+    return max((file.last for file in changes.files()), default=NOTHING)
 
 
 def is_newest(changes: StateTable, shown: Shown) -> bool:
@@ -228,36 +255,14 @@ class StateTables:
         self.rows = PublishedRows(self.layout, conf)
         self.evolves, self.types = conf.evolves, conf.migrate
         self.name, self.app = conf.prefix, f"trident/{conf.prefix}/{partition}"
-        self._path = os.fspath(path)
-        self.what = f"state {conf.state!r} partition {partition} in {redacted(self._path)}"
+        self.path = os.fspath(path)
+        self.what = f"state {conf.state!r} partition {partition} in {redacted(self.path)}"
         role = TableRole(CHANGES, conf.read_only, evolves=conf.evolves)
-        opening = TableOpening(self._path, self.layout.schema, self.layout.description, self.options, role)
-        self.changes = StateTable(opening)
+        self.changes = StateTable(self.path, self.layout.schema, self.layout.description, self.options, role)
 
     def at_path(self, read_only: bool = False, at: int | None = None) -> PublishedTable:
-        """Return the table at the path, at a version or the newest, not opened yet."""
-        hours, role = self.options.published_hours, TableRole(AT_PATH, read_only, at)
-        options = replace(self.options, vacuum_after_hours=hours, log_retention_hours=hours)
-        opening = TableOpening(self._path, self.rows.schema, self.layout.description, options, role)
-        return PublishedTable(opening, self.name)
-
-    def check_base(self, changes: StateTable, holds: Holds | None) -> None:
-        """Raise `StateError` unless a base, seen after its changes, and these together have all rows of the state."""
-        held, trimmed = -1 if holds is None else holds.seq, changes.transaction(TRIMMED)
-        is_newer = held > _last_seq(changes)
-        if is_newer:  # it may have been merged meanwhile
-            changes = changes.another(read_only=True)
-            is_newer = changes.refresh() == ABSENT or held > _last_seq(changes)
-        if is_newer or (trimmed is not None and trimmed > held):
-            raise StateError(
-                f"{self.what}: the table at its path and that of its changes, in _trident, are not of one moment, and rows are "
-                "missing: one of them was set back, removed or exchanged. Restore both from one copy of the whole folder. If "
-                f"there is none, {AFRESH}"
-            )
-
-
-def _last_seq(changes: StateTable) -> int:
-    return max((file.last for file in changes.files()), default=-1)
+        """Return the table at the path, not opened yet."""
+        return PublishedTable(self, read_only, at)
 
 
 def refuse_reused_names(conf: StateConf, path: str) -> None:
@@ -288,21 +293,18 @@ class PublishedRows:
 
     def of(self, rows: pa.Table, snapshot: Snapshot) -> pa.Table:
         """Return the state after a committed batch, given the latest row of each key then or one batch later."""
-        rows = rows.filter(pc.is_null(rows[SENTINEL_COLUMN])).combine_chunks()
-        rows, without_value = self._published_rows(rows, snapshot)
-        return rows.filter(pa.array(~without_value)).select(self.schema.names)
+        rows = self._published_rows(rows.filter(pc.is_null(rows[SENTINEL_COLUMN])).combine_chunks(), snapshot)
+        return rows.filter(pc.is_valid(rows[self.value])).select(self.schema.names)
 
     def in_base(self, changes: SortedRows, snapshot: Snapshot) -> SortedRows:
         """Return changes as a base has them: key, value as of a committed batch, and who wrote it."""
-        rows, without_value = self._published_rows(changes.rows, snapshot)
-        return changes.with_rows(rows, changes.deleted | without_value, self.keys)
+        return changes.with_rows(self._published_rows(changes.rows, snapshot), self.keys, self.value)
 
-    def _published_rows(self, rows: pa.Table, snapshot: Snapshot) -> tuple[pa.Table, npt.NDArray[np.bool_]]:
+    def _published_rows(self, rows: pa.Table, snapshot: Snapshot) -> pa.Table:
         is_opaque = self._layout.kind is StateType.OPAQUE
         attempts = rows["attempt"] if is_opaque else pa.nulls(rows.num_rows, ATTEMPT.type)
-        value = self._values(rows, snapshot)
-        columns = [*(rows[name] for name in self._layout.key_columns), value, attempts]
-        return pa.table(columns, schema=self.schema.append(ATTEMPT)), value.is_null().to_numpy(zero_copy_only=False)
+        columns = [*(rows[name] for name in self._layout.key_columns), self._values(rows, snapshot), attempts]
+        return pa.table(columns, schema=self.schema.append(ATTEMPT))
 
     def _values(self, rows: pa.Table, snapshot: Snapshot) -> pa.ChunkedArray:
         """Return the value of each row as of a committed batch: the rule of `trident.state.values.OpaqueValue.at`."""

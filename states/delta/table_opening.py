@@ -40,7 +40,7 @@ class TableRole(NamedTuple):
 
 
 class TableOpening:
-    """Opens a table of the state at `path` for one role; `description` is the line that marks the table."""
+    """A table of the state at `path`, opened for one role; `description` is the line that marks the table."""
 
     def __init__(self, path: str, schema: pa.Schema, description: str, options: DeltaOptions, role: TableRole) -> None:
         self.role = role
@@ -53,7 +53,7 @@ class TableOpening:
         # A reader deletes nothing, and the table of the changes has looked for others.
         self._is_alone = self.role.read_only or self.role.inside == AT_PATH
 
-    def open(self) -> DeltaTable | None:
+    def _open(self) -> DeltaTable | None:
         """Open the newest version, or the role's; None if there is no table. `StateError`: it is another one, or damaged."""
         with reading(self.name, "open"):
             if not self._is_alone:
@@ -72,17 +72,6 @@ class TableOpening:
                     "own"
                 )
         return table
-
-    def another(self, read_only: bool, at: int | None) -> TableOpening:
-        """Return one for the same table, in another role."""
-        role = self.role._replace(read_only=read_only, at=at)
-        other = TableOpening(self._path, self.schema, self.description, self.options, role)
-        other._is_alone = other._is_alone or self._is_alone
-        return other
-
-    def newest(self) -> int:
-        """Return the newest version in an object store."""
-        return int(self.driver.DeltaTable(self.place.uri, storage_options=self.storage).version())
 
     def filesystem(self) -> FileSystem:
         if self.place.folder is None:

@@ -15,13 +15,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import pyarrow.compute as pc
 
 from states.delta.data_files import DataFile
 from states.delta.faults import VersionMoved
+from states.delta.index import Index
 from states.delta.layout import SENTINEL_COLUMN, SEQ_COLUMN, RawKey
 from states.delta.state_table import ABSENT, COMPACTION, StateTable
 from states.delta.state_tables import StateTables
@@ -42,24 +43,21 @@ Transaction = tuple[str, int]
 class Maintenance:
     """Keeps one table small. The commit at which it is due starts it. It has a table object and a thread of its own."""
 
-    def __init__(self, tables: StateTables, merged_seq: Callable[[], int | None]) -> None:
+    def __init__(self, tables: StateTables, index: Index) -> None:
         self._source, self._layout, self._options = tables.changes, tables.layout, tables.options
-        self._what, self._merged_seq = tables.what, merged_seq
-        self._files = self._entries = self._runs = 0
+        self._what, self._index = tables.what, index
+        self._entries = self._runs = 0
         self._thread: threading.Thread | None = None
         self._closing = False
 
-    def note_files(self, files: int) -> None:
-        self._files = files
-
     def after_commit(self) -> None:
         """Note a commit, which left a file and a log entry; start the maintenance if it is due and not running."""
-        self._files, self._entries = self._files + 1, self._entries + 1
-        compact = self._files >= self._options.compact_after_commits
+        self._index.files, self._entries = self._index.files + 1, self._entries + 1
+        compact = self._index.files >= self._options.compact_after_commits
         checkpoint = self._entries >= self._options.checkpoint_interval
         if not (compact or checkpoint) or (self._thread is not None and self._thread.is_alive()):
             return
-        self._files = 0 if compact else self._files
+        self._index.files = 0 if compact else self._index.files
         self._entries = 0 if checkpoint else self._entries
         self._closing = False
         if not self._options.background_maintenance:
@@ -96,13 +94,13 @@ class Maintenance:
             _LOGGER.warning("maintenance of %s was postponed: %s", self._what, error)
 
     def _compact(self, table: StateTable) -> None:
-        files, merged = table.files(), self._merged_seq()
-        if merged is not None:
-            files = last_rows([file for file in files if file.first > merged])
+        files, holds = table.files(), self._index.holds
+        if holds is not None:
+            files = last_rows([file for file in files if file.first > holds.seq])
         first = first_to_merge(files)
         if first == len(files):
             return
-        everything, at = first == 0 and merged is None, table.version
+        everything, at = first == 0 and holds is None, table.version
         rows = table.scan(None, None, files[first:])
         if table.version != at:
             raise VersionMoved(f"the files of version {at} were deleted meanwhile")
@@ -149,11 +147,10 @@ class Expiry:
     def __init__(self, tables: StateTables) -> None:
         self._table, self._layout, self._ttl_s = tables.changes, tables.layout, tables.options.ttl_s
         self._marks: list[TimeMark] | None = None  # in order; None: they were not read
-        self._made: TimeMark | None = None
         self._clean = -1  # nothing up to this `_seq` has expired
 
     def forget(self) -> None:
-        self._marks, self._made, self._clean = None, None, -1
+        self._marks, self._clean = None, -1
 
     def follow(self) -> None:
         """In a task, whose driver makes the marks: read them again if there are others."""
@@ -161,20 +158,18 @@ class Expiry:
             self._marks = None
 
     def mark(self, seq: int) -> list[Transaction]:
-        """Return what the version with this `_seq` is to say beside its rows: a mark, if it is time for one."""
-        self._made = None
+        """Return what a version with this `_seq` is to say beside its rows: a mark, if it is time for one.
+
+        If the version is not made, `forget` is called.
+        """
         if self._ttl_s is None:
             return []
         last = self._last()
         now = int(time.time())
         if now < last.at + -(-self._ttl_s // _MARKS_A_TTL):
             return []
-        self._made = TimeMark(last.number + 1, now, seq)
-        return self._made.transactions()
-
-    def confirm_mark(self) -> None:
-        if self._made is not None:
-            self._marks, self._made = [*self._read(), self._made][-_KEPT:], None
+        self._marks = [*self._read(), TimeMark(last.number + 1, now, seq)][-_KEPT:]
+        return self._marks[-1].transactions()
 
     def expired_keys(self) -> list[RawKey]:
         """Return the keys whose latest row has expired, as of the version last seen."""

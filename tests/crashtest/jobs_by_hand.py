@@ -1,4 +1,4 @@
-"""Jobs as people write them: twenty-two that are right and four that are not, each a small text; what is below is one program.
+"""Jobs as people write them: seventeen that are right and four that are not, each a small text; what is below is one program.
 
 To add a job, add a `Job` to the table: its text ends with a call of `run(function)`, and names the table that it writes.
 """
@@ -127,21 +127,6 @@ RIGHT = {
         """,
         "sqlite:///shop.db?query=SELECT shop, sum(euros) AS total FROM orders GROUP BY shop",
     ),
-    "delete and insert": Job(
-        "SQLite: the rows of a batch are deleted and inserted in one transaction",
-        """
-        def replace(batch, batch_id):
-            rows = [(batch_id, *row) for row in batch.collect()]
-            with sqlite3.connect("shop.db") as db:
-                db.execute("CREATE TABLE IF NOT EXISTS orders (batch INTEGER, id TEXT, shop TEXT, euros INTEGER)")
-                db.execute("DELETE FROM orders WHERE batch = ?", (batch_id,))
-                db.executemany("INSERT INTO orders VALUES (?, ?, ?, ?)", rows)
-
-        run(replace)
-        """,
-        "sqlite:///shop.db?query=SELECT id, shop, euros FROM orders",
-        "id",
-    ),
     "object with retries": Job(
         "SQLite: a callable object with a log of totals by batch, which tries again on an error of its own",
         """
@@ -187,38 +172,11 @@ RIGHT = {
         run(replace, orders.groupBy("shop").agg(F.sum("euros").alias("total")), mode="complete")
         """,
     ),
-    "changed totals": Job(
-        "SQLite: the changed totals of Spark's own state (output mode update), each set and not added; row by row",
-        """
-        db = sqlite3.connect("shop.db", isolation_level=None, check_same_thread=False)
-        db.execute(TABLE)
-
-        def upsert(batch, batch_id):
-            for shop, total in batch.collect():
-                db.execute("INSERT OR REPLACE INTO totals VALUES (?, ?)", (shop, total))
-
-        run(upsert, orders.groupBy("shop").agg(F.sum("euros").alias("total")), mode="update")
-        """,
-    ),
     "folder of a batch": Job(
         "Parquet: a folder named by the number of the batch is overwritten",
         """
         def write(batch, batch_id):
             batch.write.mode("overwrite").parquet(f"sold/batch={batch_id}")
-
-        run(write)
-        """,
-        "sold",
-        "id",
-        ("batch",),
-    ),
-    "dynamic partition": Job(
-        "Parquet: dynamic overwrite of the partition of the batch",
-        """
-        spark.conf.set("spark.sql.sources.partitionOverwriteMode", "dynamic")
-
-        def write(batch, batch_id):
-            batch.withColumn("batch", F.lit(batch_id)).write.mode("overwrite").partitionBy("batch").parquet("sold")
 
         run(write)
         """,
@@ -265,22 +223,6 @@ RIGHT = {
             with open("kept.json") as file:
                 return [{"shop": shop, "total": total} for shop, total in json.load(file)["totals"].items()]
         """,
-    ),
-    "delta append": Job(
-        "Delta: rows are appended with an application id and the number of the batch as its version",
-        """
-        from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
-
-        def append(batch, batch_id):
-            known = DeltaTable("sold").transaction_version("shop") if DeltaTable.is_deltatable("sold") else None
-            if known is None or known < batch_id:
-                mark = CommitProperties(app_transactions=[Transaction("shop", batch_id)])
-                write_deltalake("sold", batch.toArrow(), mode="append", commit_properties=mark)
-
-        run(append)
-        """,
-        "sold",
-        "id",
     ),
     "delta merge": Job(
         "Delta: MERGE of totals by shop and number of the batch",
@@ -335,25 +277,6 @@ RIGHT = {
         run(add)
         """,
         "postgresql",
-    ),
-    "postgres executors": Job(
-        "PostgreSQL: executors insert rows, and the primary key ignores those that are there",
-        """
-        import psycopg
-
-        def insert(rows):
-            with psycopg.connect(os.environ["SHOP_POSTGRES"]) as db:
-                db.cursor().executemany("INSERT INTO totals VALUES (%s, %s, %s) ON CONFLICT DO NOTHING", [*rows])
-
-        def write(batch, batch_id):
-            with psycopg.connect(os.environ["SHOP_POSTGRES"]) as db:
-                db.execute("CREATE TABLE IF NOT EXISTS totals (id text PRIMARY KEY, shop text, euros bigint)")
-            batch.repartition(2).foreachPartition(insert)
-
-        run(write)
-        """,
-        "postgresql",
-        "id",
     ),
     "redis script": Job(
         "Redis: a Lua script adds, and remembers the number of the batch",

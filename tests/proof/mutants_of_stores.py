@@ -95,7 +95,7 @@ OF_STORES = mutants(
 -if any(name[:4] == own[:4] and name.run != own.run for name in self._names()):
 +if False:
 # Delta: what a task staged is published over another version than it read
--        if table.version != staged.version and not moved_by_compactions(table, staged.version):
+-        if not moved_by_compactions(table, staged.version):
 -            return False
 ? tests/states/delta/test_delta_staging.py::test_a_version_of_another_writer_after_the_task_began_refuses_what_it_staged
 @ states/delta/publishing.py

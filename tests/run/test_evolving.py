@@ -13,7 +13,7 @@ import pytest
 
 from spouts import FixedBatchSpout
 from states.delta import DeltaState
-from states.delta.beyond_memory.merging import Merging
+from states.delta.publishing import Publishing
 from states.memcached import MemcachedState
 from states.memory import MemoryMapState
 from states.postgres import PostgresState
@@ -241,13 +241,13 @@ def test_chains_of_declarations(
 
 def merges_now_and_then(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let half of the merges of a state beyond memory not take place, so that its files are of any earlier declaration."""
-    draw, start_merge = random.Random(f"merges {seed}"), Merging._start
+    draw, offer = random.Random(f"merges {seed}"), Publishing._offer
 
-    def start_or_not(self: Merging, *args: Any) -> None:
+    def offer_or_not(self: Publishing, *args: Any) -> None:
         if draw.random() < 0.5:
-            start_merge(self, *args)
+            offer(self, *args)
 
-    monkeypatch.setattr(Merging, "_start", start_or_not)
+    monkeypatch.setattr(Publishing, "_offer", offer_or_not)
 
 
 SERVERS: dict[str, tuple[str, dict[str, Any]]] = {

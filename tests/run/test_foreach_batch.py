@@ -22,7 +22,7 @@ from tests.harness.crashing_stores import DictMap, FailsOnce
 from tests.harness.servers import Server
 from tests.harness.sqlite_map import sqlite_state
 from tests.harness.topology_runs import counted, dict_state, keep
-from trident import QueryBatches, TridentTopology, exactly_once
+from trident import QueryBatches, TridentTopology, exactly_once, open_state
 from trident.errors import (
     BatchFailedError,
     CheckpointMismatchError,
@@ -267,11 +267,16 @@ def test_what_raises_stops_the_query_and_the_next_start_replays(spark: SparkSess
 
 
 def test_a_batch_of_a_run_is_given_once_or_with_the_same_rows(spark: SparkSession, tmp_path: Path) -> None:
-    lines, split, function = streamed(spark, tmp_path), [False], counting(group_by="value", **QUICK)
+    lines, split, topology = streamed(spark, tmp_path), str(tmp_path / "split"), TridentTopology("numbers")
+    by_value = topology.new_stream("lines", QueryBatches("value: string")).group_by("value")
+    by_value.persistent_aggregate(sqlite_state(str(tmp_path / "db")), Count(), "n", state_name="n")
+    function = topology.foreach_batch(log_dir=str(tmp_path / "log"), **QUICK)
 
-    def give(df: DataFrame, batch: int) -> None:
+    def give(df: Any, batch: Any) -> None:
         function(df.where("value < 3"), batch)
-        function(df.where("value > 2" if split[0] else "value < 3"), batch)  # as a retry of the whole function does
+        function(
+            df.where("value > 2" if Path(split).exists() else "value < 3"), batch
+        )  # as a retry of the whole function does
 
     def run() -> None:
         writer = lines.writeStream.foreachBatch(give).option("checkpointLocation", str(tmp_path / "checkpoint"))
@@ -279,9 +284,10 @@ def test_a_batch_of_a_run_is_given_once_or_with_the_same_rows(spark: SparkSessio
 
     with function:
         run()
-        assert function.state().multi_get(["0", "2", "3"]) == [1, 1, None]
+        with open_state(topology, "n", log_dir=str(tmp_path / "log")) as counts:
+            assert counts.multi_get(["0", "2", "3"]) == [1, 1, None]
         (tmp_path / "in/2.txt").write_text("0\n3\n", encoding="utf-8")
-        split[0] = True
+        Path(split).touch()
         with pytest.raises(StreamingQueryException, match=r"batch 1 twice in one run of a query, with other rows"):
             run()
 

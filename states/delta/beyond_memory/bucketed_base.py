@@ -42,8 +42,9 @@ ATTEMPT = pa.field(ATTEMPT_COLUMN, pa.int64())
 """The last column of a file: by the attempt one knows which declaration wrote a value. Null, or no column: it is not known."""
 
 ROWS_PER_GROUP = 1 << 14  # a lookup of one key reads so many rows
+MOST_ROWS, MOST_BYTES = 1 << 18, 1 << 25  # in memory, of a bucket before it is split
 _DICTIONARY_BYTES = 1 << 14  # columns of few different values (batches, attempts) fit; others give up soon
-_EVERYTHING = Bucket(0, 0)
+EVERYTHING = Bucket(0, 0)
 _NAME = re.compile(r"part-b(\d+)-([\da-f]+)-[\da-f-]+\.parquet")
 
 
@@ -77,64 +78,8 @@ def write_bucket(rows: pa.Table, bucket: Bucket, system: FileSystem) -> BucketFi
     return BucketFile(name, size, rows.num_rows, bucket)
 
 
-class OpenedBucket:
-    """A file that is read, whole or the rows of some hashes; as rows with their hashes and the columns of `schema`."""
-
-    def __init__(self, file: BucketFile, system: FileSystem, schema: pa.Schema) -> None:
-        self._file = pq.ParquetFile(system.open_input_file(file.path), memory_map=False)
-        self._schema = with_hash(schema)
-
-    def __enter__(self) -> OpenedBucket:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close(force=True)
-
-    def rows(self) -> pa.Table:
-        return self._in_columns(self._file.read())
-
-    def candidates(self, wanted: Hashes) -> tuple[pa.Table, Places]:
-        """Return the rows with the hashes that are wanted, given in order, and the place of each one's hash in `wanted`."""
-        metadata, groups = self._file.metadata, []
-        for group in range(metadata.num_row_groups):  # those that may hold a hash
-            bounds = metadata.row_group(group).column(0).statistics  # the hash is the first column
-            first, end = np.searchsorted(wanted, bounds.min), np.searchsorted(wanted, bounds.max, "right")
-            groups += [group] if first < end else []
-        stored = self._file.read_row_groups(groups, [HASH_COLUMN])[HASH_COLUMN].to_numpy()
-        at, places = pairs(stored, wanted)
-        # Keys that are new cost their hashes only.
-        lengths = np.array([metadata.row_group(group).num_rows for group in groups], np.int64)
-        starts = np.cumsum(lengths) - lengths
-        group_of = np.searchsorted(starts, at, "right") - 1
-        hit = np.unique(group_of)
-        moved = np.zeros(len(groups), np.int64)  # by how much rows move if the groups before them are not read
-        moved[hit] = starts[hit] - (np.cumsum(lengths[hit]) - lengths[hit])
-        rows = self._in_columns(self._file.read_row_groups([groups[one] for one in hit.tolist()]))
-        return rows.take(pa.array(at - moved[group_of])), places
-
-    def _in_columns(self, rows: pa.Table) -> pa.Table:
-        if rows.schema.equals(self._schema):
-            return rows
-        columns = [  # by their places, because their names may have changed
-            # A narrower type holds all values, because only a later declaration had the wider one.
-            pa.chunked_array(
-                [rebuild(chunk, wanted, "", lambda part, to, _: part.cast(to)) for chunk in column.chunks], wanted
-            )
-            for column, wanted in zip(rows.columns, self._schema.types, strict=False)
-        ]
-        columns += [pa.chunked_array([pa.nulls(rows.num_rows, type_)]) for type_ in self._schema.types[len(columns) :]]
-        return pa.table(columns, schema=self._schema)
-
-
 def with_hash(schema: pa.Schema) -> pa.Schema:
     return schema.insert(0, pa.field(HASH_COLUMN, pa.int64()))
-
-
-class BucketLimits(NamedTuple):
-    """How many rows, and how many bytes of them in memory, a bucket may have before it is split."""
-
-    rows: int = 1 << 18
-    nbytes: int = 1 << 25
 
 
 class BucketedBase:
@@ -146,13 +91,10 @@ class BucketedBase:
         schema: pa.Schema,
         keys: Sequence[str],
         system: FileSystem,
-        limits: BucketLimits | None = None,
-        *,
         name: str,
     ) -> None:
-        self.name = name
         self.files = tuple(sorted(files, key=lambda file: file.bucket.first))
-        self.schema, self.keys, self._system, self.limits = schema, tuple(keys), system, limits or BucketLimits()
+        self.schema, self.keys, self._system, self.name = schema, tuple(keys), system, name
         for one, other in zip(self.files, self.files[1:], strict=False):
             if one.bucket.end > other.bucket.first:
                 raise StateError(f"the hashes of data file {other.path} overlap with the hashes of {one.path}")
@@ -166,30 +108,35 @@ class BucketedBase:
     def rows(self, changes: SortedRows | None = None) -> Iterator[pa.Table]:
         """Iterate over all rows, or those that some changes do not change, a bucket at a time."""
         for file in self.files:
-            with self._open_bucket(file) as opened:
-                rows = opened.rows()
+            rows = self._stored_rows(file)
             part = None if changes is None else changes.within(file.bucket)
             yield rows_only(rows if part is None else part.unchanged_rows(rows))
 
     def merge(
-        self, changes: SortedRows, finish: Callable[[SortedRows], SortedRows] | None = None, all_files: bool = False
+        self,
+        changes: Callable[[Bucket], SortedRows],
+        finish: Callable[[SortedRows], SortedRows] | None = None,
+        all_files: bool = False,
     ) -> BucketedBase:
-        """Return the base after changes, to which `finish` gives its columns: the buckets that they touch, or all, are written.
+        """Return the base after the changes of each bucket, to which `finish` gives its columns.
+
+        The buckets that they touch, or all, are written.
 
         No log names the new files yet; if they are not used, they are the caller's to delete.
         """
         files = list[BucketFile]()
-        for bucket, file in self._cover(_EVERYTHING, list(self.files)):
-            part = changes.within(bucket)
+        for bucket, file in self._cover(EVERYTHING, list(self.files)):
+            part = changes(bucket)
             if len(part) or (all_files and file is not None):
-                files += self._merge_bucket(bucket, file, part if finish is None else finish(part))
+                stored = with_hash(self.schema).empty_table() if file is None else self._stored_rows(file)
+                files += self._write_files((part if finish is None else finish(part)).applied_to(stored), bucket)
             elif file is not None:
                 files.append(file)
-        return BucketedBase(files, self.schema, self.keys, self._system, self.limits, name=self.name)
+        return BucketedBase(files, self.schema, self.keys, self._system, self.name)
 
     def _write_files(self, rows: pa.Table, bucket: Bucket) -> Iterator[BucketFile]:
         """Write rows of a bucket, with their hashes and in order, into as many files as the limits ask for."""
-        if rows.num_rows > 1 and (rows.num_rows > self.limits.rows or rows.nbytes > self.limits.nbytes):
+        if rows.num_rows > 1 and (rows.num_rows > MOST_ROWS or rows.nbytes > MOST_BYTES):
             hashes = hashes_in(rows)
             if hashes[0] != hashes[-1]:
                 for half in bucket.halves():
@@ -204,24 +151,20 @@ class BucketedBase:
             part = wanted.within(file.bucket)
             if not len(part):
                 continue
-            with self._open_bucket(file) as opened:
-                rows, at = opened.candidates(part.hashes)
+            with self._opened(file) as stored:
+                rows, at = candidates(stored, part.hashes, self.schema)
             same, places = part.match(rows.select(self.keys), at)
             rows = rows_only(rows)
             yield FoundRows(rows if same.all() else rows.filter(pa.array(same)), places)
 
-    def _merge_bucket(self, bucket: Bucket, file: BucketFile | None, changes: SortedRows) -> Iterator[BucketFile]:
-        if file is None:
-            stored = with_hash(self.schema).empty_table()
-        else:
-            with self._open_bucket(file) as opened:
-                stored = opened.rows()
-        return self._write_files(changes.applied_to(stored), bucket)
+    def _stored_rows(self, file: BucketFile) -> pa.Table:
+        with self._opened(file) as stored:
+            return in_columns(stored.read(), self.schema)
 
     @contextmanager
-    def _open_bucket(self, file: BucketFile) -> Iterator[OpenedBucket]:
-        with reading(self.name, "read"), OpenedBucket(file, self._system, self.schema) as opened:
-            yield opened
+    def _opened(self, file: BucketFile) -> Iterator[pq.ParquetFile]:
+        with reading(self.name, "read"), self._system.open_input_file(file.path) as source:
+            yield pq.ParquetFile(source)
 
     def _cover(self, bucket: Bucket, files: list[BucketFile]) -> Iterator[tuple[Bucket, BucketFile | None]]:
         """Iterate over buckets that have all hashes together, with their files; an empty one has none."""
@@ -230,3 +173,37 @@ class BucketedBase:
             return
         for half in bucket.halves():
             yield from self._cover(half, [file for file in files if half.first <= file.bucket.first < half.end])
+
+
+def candidates(file: pq.ParquetFile, wanted: Hashes, schema: pa.Schema) -> tuple[pa.Table, Places]:
+    """Return the rows with the hashes that are wanted, given in order, and the place of each one's hash in `wanted`."""
+    metadata, groups = file.metadata, []
+    for group in range(metadata.num_row_groups):  # those that may hold a hash
+        bounds = metadata.row_group(group).column(0).statistics  # the hash is the first column
+        first, end = np.searchsorted(wanted, bounds.min), np.searchsorted(wanted, bounds.max, "right")
+        groups += [group] if first < end else []
+    stored = file.read_row_groups(groups, [HASH_COLUMN])[HASH_COLUMN].to_numpy()
+    at, places = pairs(stored, wanted)
+    # Keys that are new cost their hashes only.
+    lengths = np.array([metadata.row_group(group).num_rows for group in groups], np.int64)
+    starts = np.cumsum(lengths) - lengths
+    group_of = np.searchsorted(starts, at, "right") - 1
+    hit = np.unique(group_of)
+    moved = np.zeros(len(groups), np.int64)  # by how much rows move if the groups before them are not read
+    moved[hit] = starts[hit] - (np.cumsum(lengths[hit]) - lengths[hit])
+    rows = in_columns(file.read_row_groups([groups[one] for one in hit.tolist()]), schema)
+    return rows.take(pa.array(at - moved[group_of])), places
+
+
+def in_columns(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return stored rows, with their hashes, in the columns of a schema."""
+    own = with_hash(schema)
+    if rows.schema.equals(own):
+        return rows
+    columns = [  # by their places, because their names may have changed
+        # A narrower type holds all values, because only a later declaration had the wider one.
+        rebuild(column, wanted, "", lambda part, to, _: part.cast(to))
+        for column, wanted in zip(rows.columns, own.types, strict=False)
+    ]
+    columns += [pa.chunked_array([pa.nulls(rows.num_rows, type_)]) for type_ in own.types[len(columns) :]]
+    return pa.table(columns, schema=own)

@@ -5,21 +5,22 @@ state the batch after P wrote each row of the base and changed nothing: so every
 value, and a reader of a time before P gets an error that asks for a newer snapshot. Its attempt is the one that wrote the
 value, because the attempt says which declaration it is of; to the rule it is all the same.
 
-A commit puts its rows into memory, in a few sorted tables. From time to time these changes are frozen and merged into the
-base beside the commits; meanwhile lookups see newer changes, then the frozen ones, then the base.
+A commit puts its rows into memory, in a few sorted tables. A merge has such tables over a base, too, and writes the next one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import reduce
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from states.delta.beyond_memory.bucketed_base import BucketedBase
-from states.delta.beyond_memory.sorted_rows import FoundRows, SortedRows, WantedKeys
-from states.delta.layout import SENTINEL_COLUMN, DeltaLayout, Puts, RawKey, RawValue
+from states.delta.beyond_memory.bucketed_base import EVERYTHING, BucketedBase
+from states.delta.beyond_memory.sorted_rows import Bucket, FoundRows, SortedRows, WantedKeys
+from states.delta.layout import SENTINEL_COLUMN, SEQ_COLUMN, DeltaLayout, Puts, RawKey, RawValue
 from trident.arrow import python_of
 from trident.state.interfaces import StateType
 from trident.state.number_columns import absent_numbers
@@ -32,18 +33,22 @@ _ROWS_AT_ONCE = 1 << 18
 class LargeIndex:
     """The raw value of each key, in files and in memory, as `IndexedValues` has them. Used by one thread at a time."""
 
-    def __init__(self, layout: DeltaLayout, base: BucketedBase, shown: int) -> None:
+    def __init__(self, layout: DeltaLayout, base: BucketedBase, shown: int, runs: Iterable[SortedRows] = ()) -> None:
         self.base, self._layout, self._shown = base, layout, shown
-        self._runs: list[SortedRows] = []  # the newest last, each at most half as long as the one before
-        self._frozen: SortedRows | None = None
+        self._runs = list(runs)  # the newest last, each at most half as long as the one before
+
+    @property
+    def runs(self) -> tuple[SortedRows, ...]:
+        """The changes as they are now, for any thread."""
+        return tuple(self._runs)
 
     @property
     def changes(self) -> int:
-        return sum(map(len, self._in_memory()))
+        return sum(map(len, self._runs))
 
     @property
     def nbytes(self) -> int:
-        return sum(run.nbytes for run in self._in_memory())
+        return sum(run.nbytes for run in self._runs)
 
     # ---- reading --------------------------------------------------------------------------------------------------
 
@@ -71,25 +76,26 @@ class LargeIndex:
     def lookup(self, keys: pa.Table) -> tuple[FoundRows, FoundRows]:
         """Return the changes of distinct keys, a table of key columns, and for the others rows of the base."""
         wanted, parts = WantedKeys.of(keys), []
-        for run in reversed(self._in_memory()):
+        for run in reversed(self._runs):
             rows, gone = run.lookup(wanted)
             wanted = wanted.without(np.concatenate([rows.places, gone]))
             parts.append(rows)
         return FoundRows.all(parts, self._layout.data_schema), self.base.lookup(wanted)
 
     def key_pages(self) -> Iterator[list[RawKey]]:
-        changes, width = self._together(self._in_memory()), len(self._layout.key_columns)
-        yield self._layout.raw_keys(changes.rows.filter(pa.array(~changes.deleted)).columns[:width])
+        changes, width = self._changes_within(EVERYTHING), len(self._layout.key_columns)
+        there = pc.is_valid(changes.rows[self._layout.value_columns[0]])
+        yield self._layout.raw_keys(changes.rows.filter(there).columns[:width])
         for page in self.base.rows(changes):
             yield self._layout.raw_keys(page.columns[:width])
 
     # ---- writing --------------------------------------------------------------------------------------------------
 
-    def load(self, changes: pa.Table) -> None:
-        """Take rows of the change table that are later than the base: in the order of `_seq`, a key as often as it comes."""
+    def load(self, changes: pa.Table, after: int = -1) -> None:
+        """Take rows of the change table `after` a `_seq`: in the order of `_seq`, a key as often as it comes."""
         for first in range(0, changes.num_rows, _ROWS_AT_ONCE):
             part = changes.slice(first, _ROWS_AT_ONCE)
-            rows = part.filter(part[SENTINEL_COLUMN].is_null())
+            rows = part.filter(pc.and_(pc.is_null(part[SENTINEL_COLUMN]), pc.greater(part[SEQ_COLUMN], after)))
             if not self.add(rows, once=True):
                 self.add(self._layout.latest_rows(rows, drop_deleted=False))
 
@@ -98,9 +104,7 @@ class LargeIndex:
 
     def add(self, changes: pa.Table, once: bool = False) -> bool:
         """Write changes, which delete keys without a value; with `once` only if each key comes once, else False."""
-        rows = changes.select(self._layout.data_schema.names)
-        deleted = rows[self._layout.value_columns[0]].is_null().to_numpy()
-        run = SortedRows.of(rows, self._layout.key_columns, deleted)
+        run = self._sorted(changes.select(self._layout.data_schema.names))
         if once and (run.hashes[1:] == run.hashes[:-1]).any():
             return False
         # A row is copied a few times at most, and a lookup asks few tables.
@@ -109,22 +113,9 @@ class LargeIndex:
         self._runs += [run] if len(run) else []
         return True
 
-    # ---- merging --------------------------------------------------------------------------------------------------
-
-    def freeze(self) -> SortedRows:
-        """Return all changes, between commits; `adopt_base` or `thaw` ends it."""
-        assert self._frozen is None, "one merge at a time"
-        self._frozen, self._runs = self._together(self._runs), []
-        return self._frozen
-
-    def adopt_base(self, base: BucketedBase, shown: int) -> None:
-        """Go on with a base that holds the frozen changes, and the batch that it shows."""
-        self.base, self._shown, self._frozen = base, shown, None
-
-    def thaw(self) -> None:
-        """Take the frozen changes back, because their merge failed."""
-        if self._frozen is not None:
-            self._runs, self._frozen = [self._together([self._frozen, *self._runs])], None
+    def merged(self, finish: Callable[[SortedRows], SortedRows] | None = None, all_files: bool = False) -> BucketedBase:
+        """Return the base after all changes; see `BucketedBase.merge`."""
+        return self.base.merge(self._changes_within, finish, all_files)
 
     def _as_changes(self, parts: Sequence[Any]) -> Iterator[FoundRows]:
         """Iterate over the rows of keys: changes, and rows of the base as if the batch after it had written them."""
@@ -138,11 +129,10 @@ class LargeIndex:
             columns = [np.full(count, self._shown), value]
         yield FoundRows(pa.table(columns, names=list(self._layout.value_columns)), stored.places)
 
-    def _in_memory(self) -> list[SortedRows]:
-        return self._runs if self._frozen is None else [self._frozen, *self._runs]
+    def _changes_within(self, bucket: Bucket) -> SortedRows:
+        if not self._runs:
+            return self._sorted(self._layout.data_schema.empty_table())
+        return reduce(lambda older, run: run.after(older), [run.within(bucket) for run in self._runs])
 
-    def _together(self, runs: Sequence[SortedRows]) -> SortedRows:
-        together = SortedRows.of(self._layout.data_schema.empty_table(), self._layout.key_columns)
-        for run in runs:
-            together = run.after(together)
-        return together
+    def _sorted(self, rows: pa.Table) -> SortedRows:
+        return SortedRows.of(rows, self._layout.key_columns, self._layout.value_columns[0])

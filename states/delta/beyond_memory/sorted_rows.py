@@ -68,7 +68,7 @@ def hashes_of(forms: Sequence[pa.Array]) -> Hashes:
     mixed = np.full(len(forms[0]), _SEED, np.uint64)
     for form in forms:
         words = _words_of_bytes(form) if pa.types.is_large_binary(form.type) else form.fill_null(0).to_numpy()
-        words = np.where(_nulls(form), _NULL, words) if form.null_count else words
+        words = np.where(nulls(form), _NULL, words) if form.null_count else words
         mixed = _mix(mixed ^ words)
     return (mixed >> np.uint64(64 - HASH_BITS)).view(np.int64)
 
@@ -92,7 +92,7 @@ def _comparable(column: pa.Array) -> pa.Array:
     if pa.types.is_floating(kind):
         numbers = column.cast(pa.float64()).fill_null(0.0).to_numpy() + 0.0  # -0.0 + 0.0 is 0.0
         numbers = np.where(numbers == numbers, numbers, np.nan)
-        return pa.array(numbers.view(np.uint64), mask=_nulls(column) if column.null_count else None)
+        return pa.array(numbers.view(np.uint64), mask=nulls(column) if column.null_count else None)
     if pa.types.is_integer(kind) or pa.types.is_temporal(kind) or pa.types.is_boolean(kind):
         if pa.types.is_temporal(kind):
             column = column.view(pa.int32() if kind.bit_width == 32 else pa.int64())
@@ -136,12 +136,12 @@ def _mix(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
 
 def _same(left: pa.Array, right: pa.Array) -> npt.NDArray[np.bool_]:
     same: npt.NDArray[np.bool_] = pc.fill_null(pc.equal(left, right), False).to_numpy(zero_copy_only=False)
-    return same | (_nulls(left) & _nulls(right)) if left.null_count and right.null_count else same
+    return same | (nulls(left) & nulls(right)) if left.null_count and right.null_count else same
 
 
-def _nulls(column: pa.Array) -> npt.NDArray[np.bool_]:
-    nulls: npt.NDArray[np.bool_] = column.is_null().to_numpy(zero_copy_only=False)
-    return nulls
+def nulls(column: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.bool_]:
+    found: npt.NDArray[np.bool_] = column.is_null().to_numpy(zero_copy_only=False)
+    return found
 
 
 # ---- rows ------------------------------------------------------------------------------------------------------------
@@ -193,18 +193,17 @@ class WantedKeys:
 
 
 class SortedRows:
-    """Changes of distinct keys, in memory: rows that are put, and keys that are `deleted`. Never changed itself."""
+    """Changes of distinct keys, in memory; a key whose column `mark` is null is deleted. Never changed itself."""
 
-    def __init__(self, rows: pa.Table, deleted: npt.NDArray[np.bool_], keys: Sequence[str]) -> None:
-        self._rows, self.deleted, self._keys = rows, deleted, keys
+    def __init__(self, rows: pa.Table, keys: Sequence[str], mark: str) -> None:
+        self._rows, self._keys, self._mark = rows, keys, mark
         self.hashes = hashes_in(rows)
 
     @staticmethod
-    def of(rows: pa.Table, keys: Sequence[str], deleted: npt.NDArray[np.bool_] | None = None) -> SortedRows:
-        """Return rows of distinct keys as they come, without hashes; some may be deletions."""
+    def of(rows: pa.Table, keys: Sequence[str], mark: str) -> SortedRows:
+        """Return rows of distinct keys as they come, without hashes."""
         hashes = hashes_of(comparable([rows[name] for name in keys]))
-        table, order = in_hash_order(rows.add_column(0, HASH_COLUMN, pa.array(hashes)))
-        return SortedRows(table, np.zeros(len(order), np.bool_) if deleted is None else deleted[order], keys)
+        return SortedRows(in_hash_order(rows.add_column(0, HASH_COLUMN, pa.array(hashes))), keys, mark)
 
     def __len__(self) -> int:
         return len(self.hashes)
@@ -213,54 +212,47 @@ class SortedRows:
     def rows(self) -> pa.Table:
         return rows_only(self._rows)
 
-    def with_rows(self, rows: pa.Table, deleted: npt.NDArray[np.bool_], keys: Sequence[str]) -> SortedRows:
-        """Return changes of the same keys, in the same order, with other columns and deletions."""
-        return SortedRows(rows.add_column(0, HASH_COLUMN, self._rows[HASH_COLUMN]), deleted, keys)
-
     @property
     def nbytes(self) -> int:
-        return int(self._rows.nbytes + self.deleted.nbytes)
+        return int(self._rows.nbytes)
+
+    def with_rows(self, rows: pa.Table, keys: Sequence[str], mark: str) -> SortedRows:
+        """Return changes of the same keys, in the same order, with other columns."""
+        return SortedRows(rows.add_column(0, HASH_COLUMN, self._rows[HASH_COLUMN]), keys, mark)
 
     def lookup(self, wanted: WantedKeys) -> tuple[FoundRows, Places]:
         """Return the rows of keys, and the numbers of the keys that are deleted here."""
         at, places_at = pairs(self.hashes, wanted.hashes)
         rows = self._rows.take(pa.array(at))
         same, places = wanted.match(rows.select(self._keys), places_at)
-        gone = self.deleted[at[same]]
-        there = pa.array(np.flatnonzero(same)[~gone])
-        return FoundRows(rows_only(rows).take(there), places[~gone]), places[gone]
+        rows = rows_only(rows.filter(pa.array(same)))
+        gone = nulls(rows[self._mark])
+        return FoundRows(rows.filter(pa.array(~gone)), places[~gone]), places[gone]
 
     def within(self, bucket: Bucket) -> SortedRows:
         part = bucket.within(self.hashes)
-        return SortedRows(self._rows.slice(part.start, part.stop - part.start), self.deleted[part], self._keys)
+        return SortedRows(self._rows.slice(part.start, part.stop - part.start), self._keys, self._mark)
 
     def after(self, older: SortedRows) -> SortedRows:
         """Return these changes on top of older ones."""
-        unchanged = older._unchanged_mask(self)
-        rows = pa.concat_tables([older._rows.filter(pa.array(unchanged)), self._rows])
-        table, order = in_hash_order(rows)
-        return SortedRows(table, np.concatenate([older.deleted[unchanged], self.deleted])[order], self._keys)
+        rows = pa.concat_tables([self.unchanged_rows(older._rows), self._rows])
+        return SortedRows(in_hash_order(rows), self._keys, self._mark)
 
     def applied_to(self, stored: pa.Table) -> pa.Table:
         """Return stored rows, with their hashes and in order, as these changes leave them."""
-        unchanged = self.unchanged_rows(stored)
-        return in_hash_order(pa.concat_tables([unchanged, self._rows.filter(pa.array(~self.deleted))]))[0]
+        put = self._rows.filter(pc.is_valid(self._rows[self._mark]))
+        return in_hash_order(pa.concat_tables([self.unchanged_rows(stored), put]))
 
     def unchanged_rows(self, stored: pa.Table) -> pa.Table:
         """Return, of stored rows with hashes and in order, those whose keys do not change here; key columns come first."""
-        keys = stored.column_names[1 : 1 + len(self._keys)]
-        older = SortedRows(stored, np.zeros(stored.num_rows, np.bool_), keys)
-        return stored.filter(pa.array(older._unchanged_mask(self)))
-
-    def _unchanged_mask(self, newer: SortedRows) -> npt.NDArray[np.bool_]:
-        at, of_newer = pairs(self.hashes, newer.hashes)
+        at, of_own = pairs(hashes_in(stored), self.hashes)
+        theirs, own = stored.select(range(1, 1 + len(self._keys))), self._rows.select(self._keys)
         left, right = (
-            comparable(rows.take(pa.array(places)).columns)
-            for rows, places in ((self._rows.select(self._keys), at), (newer._rows.select(newer._keys), of_newer))
+            comparable(rows.take(pa.array(places)).columns) for rows, places in ((theirs, at), (own, of_own))
         )
-        unchanged = np.ones(len(self), np.bool_)
+        unchanged = np.ones(stored.num_rows, np.bool_)
         unchanged[at[same_keys(left, right)]] = False
-        return unchanged
+        return stored.filter(pa.array(unchanged))
 
 
 def hashes_in(rows: pa.Table) -> Hashes:
@@ -268,10 +260,9 @@ def hashes_in(rows: pa.Table) -> Hashes:
     return hashes
 
 
-def in_hash_order(rows: pa.Table) -> tuple[pa.Table, Places]:
-    """Return rows in the order of their hashes, as one chunk, and their numbers before."""
-    order = np.argsort(hashes_in(rows), kind="stable")
-    return rows.combine_chunks().take(pa.array(order)), order
+def in_hash_order(rows: pa.Table) -> pa.Table:
+    """Return rows in the order of their hashes, as one chunk."""
+    return rows.combine_chunks().take(pa.array(np.argsort(hashes_in(rows), kind="stable")))
 
 
 def rows_only(rows: pa.Table) -> pa.Table:

@@ -12,7 +12,6 @@ import pytest
 
 from spouts import FixedBatchSpout
 from states.delta import DeltaState
-from states.delta.beyond_memory.bucketed_base import BucketLimits
 from tests.harness.column_schedules import (
     NUMBERS,
     ColumnPromises,
@@ -58,7 +57,7 @@ def test_numbers_by_columns_and_by_rows_tell_the_same_of_any_schedule(tmp_path: 
 def test_structs_by_columns_and_by_rows_tell_the_same_of_any_schedule(
     tmp_path: Path, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("states.delta.beyond_memory.bucketed_base.BucketLimits", lambda: BucketLimits(2))
+    monkeypatch.setattr("states.delta.beyond_memory.bucketed_base.MOST_ROWS", 2)
     columns = commits_by_columns(
         random.Random(f"{options}"), partial(opened, tmp_path, TYPE, **options), "words/counts", update,
         ["combine", "combine", "combine", "combine", "put", "remove"], LETTERS, SOME, number_keys(LETTERS, 1),

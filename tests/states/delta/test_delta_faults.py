@@ -544,7 +544,7 @@ def test_a_bucket_that_does_not_answer_for_a_state_beyond_memory_is_waited_for(b
     tables = state_in(bucket)._tables
     base = tables.at_path(read_only=True)
     base.refresh()
-    index = base.index(tables.layout)
+    index = base.index(tables.layout, base.holds())
     assert index.get([("w1",)])[0][-1] == 1
     bucket.refuse("everything")
     with pytest.raises(StoreAwayError, match="cannot read Delta table s3://bucket/states/words"):

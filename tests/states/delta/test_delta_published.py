@@ -223,9 +223,9 @@ def test_publishing_that_fails_fails_no_batch_and_is_made_up_for(
 @pytest.mark.long
 def test_old_files_go_and_the_changes_stay(tmp_path: Path) -> None:
     state, log = state_at(tmp_path, background_maintenance=False), Log()
-    publisher = state.map_state.backing._publishing.publisher
+    publishing = state.map_state.backing._publishing
     for number in range(1, 40):
-        publisher._not_before = 0.0
+        publishing._not_before = 0.0
         commit(state, log, number, 1, {"man": 1})
         for file in tmp_path.glob("*.parquet"):
             os.utime(file, (0, 0))

@@ -217,7 +217,7 @@ def test_the_index_survives_a_compaction_without_reading_the_table_again(
     scan = StateTable.scan
 
     def noted(table: StateTable, *rest: Any) -> Any:
-        if not table._opening.role.read_only:  # what is published is read by objects of its own
+        if not table.role.read_only:  # what is published is read by objects of its own
             scans.append(table)
         return scan(table, *rest)
 

@@ -22,8 +22,9 @@ from deltalake import DeltaTable, QueryBuilder
 from spouts import FixedBatchSpout
 from states.delta import DeltaState
 from states.delta.beyond_memory import bucketed_base
-from states.delta.beyond_memory.bucketed_base import BucketFile, BucketLimits, OpenedBucket
-from states.delta.beyond_memory.merging import Merging, OpenedBase
+from states.delta.beyond_memory.bucketed_base import BucketedBase, BucketFile
+from states.delta.index import Index
+from states.delta.publishing import Publishing
 from states.delta.state_table import StateTable
 from states.delta.state_tables import PublishedTable
 from tests.harness.store_commits import commit_by
@@ -48,7 +49,7 @@ OPTIONS: dict[str, Any] = {
 
 @pytest.fixture(autouse=True)
 def small_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("states.delta.beyond_memory.bucketed_base.BucketLimits", lambda: BucketLimits(8))
+    monkeypatch.setattr(bucketed_base, "MOST_ROWS", 8)
 
 
 def large_at(path: Path, kind: StateType = StateType.OPAQUE, background: bool = False, **options: Any) -> Any:
@@ -109,7 +110,7 @@ class Broken:
         self._monkeypatch.setattr(owner, name, broken)
 
 
-POINTS = [(PublishedTable, "move"), (StateTable, "replace"), (StateTable, "commit")]
+POINTS = [(PublishedTable, "move"), (StateTable, "replace"), (StateTable, "append")]
 
 
 def at_of(kind: StateType, number: int, log: Log) -> Snapshot | None:
@@ -177,17 +178,17 @@ def test_a_start_reads_no_rows_and_a_commit_those_of_its_keys(tmp_path: Path, mo
     state, model = filled(tmp_path, log)
     state.close()
     opened, read = list[str](), list[Any]()
-    open_bucket, scan = OpenedBucket.__init__, StateTable.scan
+    open_bucket, scan = BucketedBase._opened, StateTable.scan
 
-    def noted(self: OpenedBucket, file: BucketFile, *more: Any) -> None:
+    def noted(self: BucketedBase, file: BucketFile) -> Any:
         opened.append(file.path)
-        open_bucket(self, file, *more)
+        return open_bucket(self, file)
 
     def noted_scan(self: StateTable, filter: Any = None, columns: Any = None, files: Any = None) -> Any:
         read.append(columns)
         return scan(self, filter, columns, files)
 
-    monkeypatch.setattr(OpenedBucket, "__init__", noted)
+    monkeypatch.setattr(BucketedBase, "_opened", noted)
     monkeypatch.setattr(StateTable, "scan", noted_scan)
     state = large_at(tmp_path)
     assert state.read_sentinel() == log.expected
@@ -244,9 +245,13 @@ def test_a_base_with_later_changes_than_those_beside_it_is_refused(tmp_path: Pat
 
 
 def test_a_state_without_its_changes_begins_with_nothing_over_any_base(tmp_path: Path) -> None:
-    state, _ = filled(tmp_path, Log())
+    log = Log()
+    state, _ = filled(tmp_path, log)
     state.close()
     shutil.rmtree(tmp_path / "_trident")  # and its log is gone, too
+    reader = reader_at(tmp_path)
+    for one in (reader, reader.at(Snapshot(8, log.winners))):
+        assert (told(reader), list(one.get_tuples())) == ({}, [])
     state, log = large_at(tmp_path), Log()
     commit(state, log, 1, 0, {"w1": 1})
     state.recorded(Snapshot(1, log.winners))
@@ -344,15 +349,53 @@ def test_a_state_that_was_emptied_is_in_memory_again(tmp_path: Path) -> None:
     assert told(state) == dict.fromkeys(WORDS, 1) | {"w1": 3}
 
 
+def test_an_emptied_state_has_no_former_row_though_its_base_was_not_emptied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def died(_: PublishedTable) -> None:
+        raise Died("in a test")
+
+    state, _ = filled(tmp_path, Log())
+    with monkeypatch.context() as patch:
+        patch.setattr(PublishedTable, "clear", died)
+        with pytest.raises(Died):
+            state.reset()
+    for one in (large_at(tmp_path), reader_at(tmp_path)):
+        assert (told(one), list(one.get_tuples())) == ({}, [])
+    commit(large_at(tmp_path), Log("another"), 1, 0, {"w1": 1})
+    assert not is_large(tmp_path)
+    for one in (large_at(tmp_path), reader_at(tmp_path)):
+        assert told(one) == {"w1": 1}
+
+
+def test_a_paused_writer_empties_no_base_that_its_successor_has_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state, _ = filled(tmp_path, Log())
+    state.close()
+    shutil.rmtree(tmp_path / "_trident")
+    old, clear, counts = large_at(tmp_path), Publishing.clear, Counter[str]()
+
+    def paused(self: Publishing, *args: Any, **options: Any) -> None:
+        if self is old._backing._publishing and not counts:
+            _, model = filled(tmp_path, Log("another"))
+            counts.update(model)
+        clear(self, *args, **options)
+
+    monkeypatch.setattr(Publishing, "clear", paused)
+    with pytest.raises((FencedError, StateError)):
+        commit(old, Log("former"), 1, 0, {"w1": 1})
+    assert told(large_at(tmp_path)) == told(reader_at(tmp_path)) == counts != Counter()
+
+
 def test_a_merge_that_ended_before_the_state_was_emptied_is_not_used_after_it(tmp_path: Path) -> None:
     state, _ = filled(tmp_path, Log(), background=True, publish_every_s=1)
-    merging = state._backing._publishing._merging
+    publishing = state._backing._publishing
     state.wait_for_maintenance()
     log = Log("inc", 1 << 20)
-    merging._not_before = 0.0
+    publishing._not_before = 0.0
     commit(state, log, 9, 0, dict.fromkeys(WORDS[:20], 1))
     state.recorded(Snapshot(9, log.winners))
-    assert merging.is_running
     state.reset()
     log, model = Log("another"), Counter[str]()
     for number in range(1, 6):
@@ -377,9 +420,7 @@ def test_a_compaction_before_the_first_merge_of_a_writer_forgets_no_deletion(tmp
     assert told(large_at(tmp_path, kind)) == wanted
 
 
-def test_the_newest_row_of_a_key_stays_if_another_program_merged_files(
-    tmp_path: Path,
-) -> None:
+def test_the_newest_row_of_a_key_stays_if_another_program_merged_files(tmp_path: Path) -> None:
     log = Log()
     state, model = filled(tmp_path, log, compact_after_commits=1000)
     for number in range(9, 14):
@@ -393,6 +434,57 @@ def test_the_newest_row_of_a_key_stays_if_another_program_merged_files(
     assert told(large_at(tmp_path)) == model
 
 
+def scans_of_rows(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The scans from now on that read rows, and not only who wrote them."""
+    scans, scan = list[Any](), StateTable.scan
+
+    def noted(self: StateTable, filter: Any = None, columns: Any = None, files: Any = None) -> Any:
+        if columns is None:
+            scans.append(files)
+        return scan(self, filter, columns, files)
+
+    monkeypatch.setattr(StateTable, "scan", noted)
+    return scans
+
+
+def test_a_merge_takes_changes_from_memory_as_of_the_batch_that_it_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = Log()
+    state, model = filled(tmp_path, log, compact_after_commits=1000)
+    state.wait_for_maintenance()
+    commit(state, log, 9, 0, {"w1": 1})
+    scans = scans_of_rows(monkeypatch)
+    state.recorded(Snapshot(9, log.winners))
+    commit(state, log, 10, 0, {"w1": 1, "w2": 1}, record=False)
+    state.wait_for_maintenance()
+    assert not scans
+    assert people_read(tmp_path) == model + Counter(w1=1)
+    commit(state, log, 10, 1, {"w2": 1})
+    state.recorded(Snapshot(10, log.winners))
+    state.close()
+    assert people_read(tmp_path) == told(large_at(tmp_path)) == model + Counter(w1=1, w2=1)
+
+
+def test_a_merge_reads_the_changes_if_another_base_is_there_than_that_of_the_writer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = Log()
+    state, model = filled(tmp_path, log, compact_after_commits=1000)
+    state.wait_for_maintenance()
+    commit(state, log, 9, 0, {"w1": 1})
+    other = large_at(tmp_path)
+    assert other.read_sentinel() == log.expected
+    other.recorded(Snapshot(9, log.winners))
+    other.wait_for_maintenance()  # merges batch 9
+    commit(state, log, 10, 0, {"w2": 1})
+    scans = scans_of_rows(monkeypatch)
+    state.recorded(Snapshot(10, log.winners))
+    state.wait_for_maintenance()
+    assert scans
+    assert people_read(tmp_path) == model + Counter(w1=1, w2=1)
+
+
 def test_a_merge_of_a_writer_that_was_replaced_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = Log()
     state, model = filled(tmp_path, log)
@@ -401,7 +493,7 @@ def test_a_merge_of_a_writer_that_was_replaced_changes_nothing(tmp_path: Path, m
     move = PublishedTable.move
 
     def paused(self: PublishedTable, *args: Any) -> Any:
-        if not goes_on.is_set() and self is old._backing._publishing._merging._published:
+        if not goes_on.is_set() and self is old._backing._publishing._published:
             waits.set()
             assert goes_on.wait(60)
         return move(self, *args)
@@ -432,11 +524,6 @@ def test_a_merge_of_a_writer_that_was_replaced_changes_nothing(tmp_path: Path, m
     assert people_read(tmp_path) == model + Counter(w0=1)
 
 
-def test_listing_keys_goes_bucket_by_bucket(tmp_path: Path) -> None:
-    state, model = filled(tmp_path, Log())
-    assert sorted(state.get_tuples()) == sorted((word, count) for word, count in model.items())
-
-
 @pytest.mark.long
 def test_batches_of_the_past_are_read_over_the_base_of_their_time(tmp_path: Path) -> None:
     log, state, models = Log(), large_at(tmp_path), list[Counter[str]]([Counter()])
@@ -455,20 +542,20 @@ def test_batches_of_the_past_are_read_over_the_base_of_their_time(tmp_path: Path
 @pytest.mark.long
 def test_memory_is_bounded_if_batches_are_faster_than_merges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log, goes_on, waits = Log(), threading.Event(), list[int]()
-    monkeypatch.setattr(OpenedBase, "bytes_of_changes", 600)
-    wait, move = Merging.wait, PublishedTable.move
+    monkeypatch.setattr(Index, "bytes_of_changes", 600)
+    finish, move = Publishing.finish, PublishedTable.move
 
-    def noted_wait(self: Merging) -> None:
+    def noted(self: Publishing) -> None:
         waits.append(1)
         goes_on.set()
-        wait(self)
+        finish(self)
         goes_on.clear()
 
     def endless(self: PublishedTable, before: Any, *args: Any) -> None:  # unless the commits wait for it
         assert before is None or goes_on.wait(60)  # the first base is a commit's
         move(self, before, *args)
 
-    monkeypatch.setattr(Merging, "wait", noted_wait)
+    monkeypatch.setattr(Publishing, "finish", noted)
     monkeypatch.setattr(PublishedTable, "move", endless)
     state, model = filled(tmp_path, log, 20, background=True)
     assert len(waits) > 2
@@ -551,7 +638,7 @@ def forms(path: Path) -> set[pa.DataType]:
 
 
 def no_merges(patched: pytest.MonkeyPatch) -> None:
-    patched.setattr(Merging, "_start", lambda *_: None)
+    patched.setattr(Publishing, "_offer", lambda *_: None)
 
 
 def dies_before_its_first_record(declared: Declared, rows: list[tuple[str, int]], **rename: str) -> None:

@@ -41,7 +41,7 @@ def test_a_task_that_staged_before_a_merge_goes_on_after_it(tmp_path: Path) -> N
     txid = log.txid(6, 1)
     staged = stage(task, txid, dict.fromkeys(KEYS[:10], 1))
     driver.recorded(Snapshot(5, log.winners))
-    driver._backing._publishing.finish(log.expected)
+    driver._backing._publishing.finish()
     driver.publish(txid, staged)
     log.record(txid)
     step(other, driver, log, 7, 1, dict.fromkeys(KEYS[:10], 1))
@@ -110,8 +110,8 @@ def test_what_tasks_stage_and_the_driver_commits_is_merged_and_leaves_memory(
     tmp_path: Path, staged: Any, first: int, is_cleaned: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As with `engine="auto"`: small batches are committed by the driver, large ones by tasks."""
-    monkeypatch.setattr("states.delta.beyond_memory.merging._SHARE", 1)
-    monkeypatch.setattr("states.delta.beyond_memory.merging.time.monotonic", iter(range(0, 100_000, 5)).__next__)
+    monkeypatch.setattr("states.delta.publishing._SHARE", 1)
+    monkeypatch.setattr("states.delta.publishing.time.monotonic", iter(range(0, 100_000, 5)).__next__)
     task, driver, log = large(tmp_path), large(tmp_path, publish_every_s=1), Log()
     wanted, merges = Counter[str](), set[int | None]()
     for number in range(1, 31):
@@ -220,7 +220,7 @@ def schedules() -> Iterator[Any]:
 def test_any_schedule_of_lost_tasks_and_drivers_counts_each_batch_once(
     tmp_path: Path, kind: StateType, seed: int, mixed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("states.delta.beyond_memory.merging._SHARE", 1)
+    monkeypatch.setattr("states.delta.publishing._SHARE", 1)
     life = Life(tmp_path, kind, seed, mixed)
     for number in range(1, 31):
         life.batch(number)

@@ -17,7 +17,7 @@ import pytest
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 from states.delta.beyond_memory import bucketed_base, sorted_rows
-from states.delta.beyond_memory.bucketed_base import ATTEMPT, BucketedBase, BucketFile, BucketLimits
+from states.delta.beyond_memory.bucketed_base import ATTEMPT, BucketedBase, BucketFile
 from states.delta.beyond_memory.large_index import LargeIndex
 from states.delta.beyond_memory.sorted_rows import (
     Bucket,
@@ -46,11 +46,11 @@ def large_index(path: Path, layout: DeltaLayout) -> LargeIndex:
     keys = [f"of_{name}" for name in layout.key_columns]  # people may read them under other names
     schema = pa.schema([*map(pa.field, keys, layout.key_types), value, ATTEMPT])
     system = SubTreeFileSystem(str(path), LocalFileSystem())
-    return LargeIndex(layout, BucketedBase([], schema, keys, system, BucketLimits(5), name="t"), 0)
+    return LargeIndex(layout, BucketedBase([], schema, keys, system, "t"), 0)
 
 
-def merged(index: LargeIndex, layout: DeltaLayout, frozen: SortedRows, shown: int) -> None:
-    """Merge changes, taking the newest value of each key, as if each attempt had won."""
+def merged(index: LargeIndex, layout: DeltaLayout, shown: int) -> LargeIndex:
+    """Return an index over the merged changes, taking the newest value of each key, as if each attempt had won."""
 
     def in_base(changes: SortedRows) -> SortedRows:
         rows = changes.rows
@@ -58,11 +58,9 @@ def merged(index: LargeIndex, layout: DeltaLayout, frozen: SortedRows, shown: in
         attempts = rows["attempt"] if layout.kind is StateType.OPAQUE else pa.nulls(rows.num_rows, ATTEMPT.type)
         names = [*(f"of_{name}" for name in layout.key_columns), "total", ATTEMPT.name]
         columns = [*(rows[name] for name in layout.key_columns), value, attempts]
-        return changes.with_rows(
-            pa.table(columns, names=names), changes.deleted | value.is_null().to_numpy(), names[:-2]
-        )
+        return changes.with_rows(pa.table(columns, names=names), names[:-2], "total")
 
-    index.adopt_base(index.base.merge(frozen, in_base), shown)
+    return LargeIndex(layout, index.merged(in_base), shown)
 
 
 def value_of(kind: StateType, txid: int, number: Any) -> Any:
@@ -82,7 +80,7 @@ def bare(values: list[Any], kind: StateType) -> list[Any]:
 @pytest.mark.parametrize("kind", StateType)
 def test_an_index_in_buckets_answers_as_one_in_memory(tmp_path: Path, kind: StateType, conf: str) -> None:
     dice, layout = random.Random(f"{kind} {conf}"), DeltaLayout(kind, CONFS[conf])
-    large, small, frozen = large_index(tmp_path, layout), IndexedValues(layout), None
+    large, small = large_index(tmp_path, layout), IndexedValues(layout)
     nan = float("nan")
     numbers: list[Any] = [0.0, -0.0, 1.5, nan] if conf == "floats" else [0, 1, 7, -1]
     for txid in range(1, 30):
@@ -95,25 +93,14 @@ def test_an_index_in_buckets_answers_as_one_in_memory(tmp_path: Path, kind: Stat
         else:
             for index in (large, small):
                 index.put(dict.fromkeys(raw, layout.deleted))
-        frozen = step(large, layout, frozen, dice.choice(["freeze", "merged", "thaw", "wait"]), txid)
+        if dice.random() < 0.25:
+            large = merged(large, layout, txid)
         asked = layout.pack_keys([(word, number) for word in WORDS for number in numbers])
         answers = [layout.unpack_values(index.get(asked)) for index in (large, small)]
         assert repr(bare(answers[0], kind)) == repr(bare(answers[1], kind))
         pages = [key for page in large.key_pages() for key in page]
         assert len(pages) == len(set(pages))
         assert [set(pages)] == list(map(set, small.key_pages()))
-
-
-def step(large: LargeIndex, layout: DeltaLayout, frozen: SortedRows | None, what: str, txid: int) -> SortedRows | None:
-    if frozen is None:
-        return large.freeze() if what == "freeze" else None
-    if what == "merged":
-        merged(large, layout, frozen, txid)
-        return None
-    if what == "thaw":
-        large.thaw()
-        return None
-    return frozen
 
 
 @pytest.mark.parametrize("width", [1, 2])
@@ -129,7 +116,7 @@ def test_columns_give_the_numbers_of_rows(tmp_path: Path, width: int) -> None:
         assert new is not None
         index.put(new)
         if number == 1:
-            merged(index, layout, index.freeze(), 1)
+            index = merged(index, layout, 1)
     assert index.get([*keys, ("z", 1)[:width]]) == [*((3, 5, 2 * one, 3 * one) for one in (1, 10, 100, 1000)), None]
     values = index.find([keys[0], ("z", 1)[:width]])
     assert values is not None
@@ -141,7 +128,7 @@ def test_a_row_of_the_base_is_a_value_of_the_batch_that_it_shows(tmp_path: Path)
     layout = DeltaLayout(StateType.OPAQUE, CONFS["typed"])
     index = large_index(tmp_path, layout)
     index.put({("a", 1): (4, 7, 1, 2), ("b", 1): (4, 7, 1, None)})
-    merged(index, layout, index.freeze(), 9)
+    index = merged(index, layout, 9)
     assert index.get([("a", 1), ("b", 1)]) == [(10, 7, 2, 2), None]
     found = index.find(KeyColumns([["a"], [1]]))
     assert found is not None
@@ -170,14 +157,19 @@ LAYOUT = DeltaLayout(
     StateType.NON_TRANSACTIONAL, StateConf("words", "counts", (("word", "string"), ("n", "int")), "bigint")
 )
 VALUE_SCHEMA = LAYOUT.data_schema
-LIMITS = BucketLimits(rows=6)
+MOST_ROWS = 6
 
 Model = dict[tuple[str | None, int | None], int]
 
 
-def base_in(path: Path, files: Iterable[BucketFile] = (), limits: BucketLimits = LIMITS) -> BucketedBase:
+@pytest.fixture(autouse=True)
+def most_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bucketed_base, "MOST_ROWS", MOST_ROWS)
+
+
+def base_in(path: Path, files: Iterable[BucketFile] = ()) -> BucketedBase:
     system = SubTreeFileSystem(str(path), LocalFileSystem())
-    return BucketedBase(list(files), VALUE_SCHEMA, KEYS, system, limits, name="t")
+    return BucketedBase(list(files), VALUE_SCHEMA, KEYS, system, "t")
 
 
 def rows_of(model: Mapping[tuple[str | None, int | None], int | None]) -> pa.Table:
@@ -186,7 +178,7 @@ def rows_of(model: Mapping[tuple[str | None, int | None], int | None]) -> pa.Tab
 
 
 def changes_of(model: Model) -> SortedRows:
-    return SortedRows.of(rows_of(model), KEYS)
+    return SortedRows.of(rows_of(model), KEYS, "value")
 
 
 def keys_of(model: Iterable[Any]) -> pa.Table:
@@ -224,25 +216,18 @@ def any_key(dice: random.Random) -> Any:
 def run_schedule(path: Path, seed: int) -> None:
     dice, model = random.Random(seed), Model()
     values = LargeIndex(LAYOUT, base_in(path), 0)
-    frozen: tuple[SortedRows, Model] | None = None
     for _ in range(40):
         some = list({any_key(dice) for _ in range(dice.choice([0, 1, 5, 30]))})
-        what = dice.choice(["put", "put", "delete", "freeze", "merge", "thaw"])
+        what = dice.choice(["put", "put", "delete", "merge"])
         if what in ("put", "delete"):
             new = {key: dice.randrange(1000) for key in some}
             values.add(rows_of(new if what == "put" else dict.fromkeys(new)))
             model = {**model, **new} if what == "put" else {k: v for k, v in model.items() if k not in new}
-        elif what == "freeze" and frozen is None:
-            frozen = values.freeze(), dict(model)
-        elif what == "merge" and frozen is not None:
-            base = values.base.merge(frozen[0])
-            assert listed(base) == frozen[1]
-            assert all(file.rows <= LIMITS.rows or file.bucket.depth > 2 for file in base.files)
-            values.adopt_base(base_in(path, [BucketFile.of(*file[:3]) or file for file in base.files]), 0)
-            frozen = None
-        elif what == "thaw" and frozen is not None:
-            values.thaw()
-            frozen = None
+        else:
+            base = values.merged()
+            assert listed(base) == model
+            assert all(file.rows <= MOST_ROWS or file.bucket.depth > 2 for file in base.files)
+            values = LargeIndex(LAYOUT, base_in(path, [BucketFile.of(*file[:3]) or file for file in base.files]), 0)
         asked = list({*some, *(any_key(dice) for _ in range(20))})
         assert told(values, asked) == {key: model[key] for key in asked if key in model}, f"seed {seed}"
 
@@ -262,9 +247,9 @@ def test_keys_of_one_hash_are_told_apart(tmp_path: Path, seed: int) -> None:
 
 
 def test_a_merge_writes_the_buckets_that_it_touches_and_no_other(tmp_path: Path) -> None:
-    base = base_in(tmp_path).merge(changes_of({(f"w{n}", n): n for n in range(200)}))
+    base = base_in(tmp_path).merge(changes_of({(f"w{n}", n): n for n in range(200)}).within)
     assert len(base.files) > 30
-    after = base.merge(changes_of({("w7", 7): -1}))
+    after = base.merge(changes_of({("w7", 7): -1}).within)
     assert len({*base.files} - {*after.files}) == len({*after.files} - {*base.files}) == 1
     assert listed(base)["w7", 7] == 7  # the files of the older version are as they were
     assert listed(after)["w7", 7] == -1
@@ -272,20 +257,21 @@ def test_a_merge_writes_the_buckets_that_it_touches_and_no_other(tmp_path: Path)
 
 def test_a_bucket_without_rows_has_no_file_until_it_has_rows_again(tmp_path: Path) -> None:
     everything: Model = {(f"w{n}", n): n for n in range(40)}
-    base = base_in(tmp_path).merge(changes_of(everything))
+    base = base_in(tmp_path).merge(changes_of(everything).within)
     first = base.files[0]
-    with bucketed_base.OpenedBucket(first, base._system, VALUE_SCHEMA) as opened:
-        gone = opened.rows().drop_columns(["_trident_hash"])
-    emptied = base.merge(SortedRows.of(gone, KEYS, np.ones(len(gone), np.bool_)))
+    gone = base._stored_rows(first).drop_columns(["_trident_hash"])
+    deletions = gone.set_column(2, "value", pa.nulls(len(gone), pa.int64()))
+    emptied = base.merge(SortedRows.of(deletions, KEYS, "value").within)
     assert len(emptied) == 40 - len(gone)
     assert first.bucket not in [file.bucket for file in emptied.files]
-    again = emptied.merge(SortedRows.of(gone, KEYS))
+    again = emptied.merge(SortedRows.of(gone, KEYS, "value").within)
     assert listed(again) == everything
 
 
 def test_a_lookup_reads_the_row_groups_of_its_keys_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bucketed_base, "ROWS_PER_GROUP", 10)
-    base = base_in(tmp_path, limits=BucketLimits(1000)).merge(changes_of({(f"w{n}", n): n for n in range(500)}))
+    monkeypatch.setattr(bucketed_base, "MOST_ROWS", 1000)
+    base = base_in(tmp_path).merge(changes_of({(f"w{n}", n): n for n in range(500)}).within)
     assert len(base.files) == 1
     read: list[tuple[list[int], Any]] = []
     read_groups = pq.ParquetFile.read_row_groups
@@ -303,19 +289,22 @@ def test_a_lookup_reads_the_row_groups_of_its_keys_only(tmp_path: Path, monkeypa
     )
 
 
-def test_large_rows_split_a_bucket_by_their_bytes(tmp_path: Path) -> None:
-    base = base_in(tmp_path, limits=BucketLimits(1000, 4000)).merge(changes_of({("x" * 1000, n): n for n in range(8)}))
+def test_large_rows_split_a_bucket_by_their_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bucketed_base, "MOST_ROWS", 1000)
+    monkeypatch.setattr(bucketed_base, "MOST_BYTES", 4000)
+    base = base_in(tmp_path).merge(changes_of({("x" * 1000, n): n for n in range(8)}).within)
     assert len(base.files) > 2
     assert len(listed(base)) == 8
 
 
-def test_a_value_longer_than_any_bucket_is_written_whole(tmp_path: Path) -> None:
-    base = base_in(tmp_path, limits=BucketLimits(1, 10)).merge(changes_of({("x" * 1000, 1): 1, ("y", 2): 2}))
+def test_a_value_longer_than_any_bucket_is_written_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bucketed_base, "MOST_BYTES", 10)
+    base = base_in(tmp_path).merge(changes_of({("x" * 1000, 1): 1, ("y", 2): 2}).within)
     assert listed(base) == {("x" * 1000, 1): 1, ("y", 2): 2}
 
 
 def test_the_hash_is_in_the_file_and_readers_of_the_columns_do_not_see_it(tmp_path: Path) -> None:
-    base = base_in(tmp_path).merge(changes_of({("a", 1): 1}))
+    base = base_in(tmp_path).merge(changes_of({("a", 1): 1}).within)
     (file,) = base.files
     assert pq.read_schema(tmp_path / file.path).names == ["_trident_hash", *VALUE_SCHEMA.names]
     assert next(iter(base.rows())).schema == VALUE_SCHEMA
@@ -335,20 +324,16 @@ def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(pq.ParquetWriter, "write_table", broken)
     with pytest.raises(OSError, match="no space left"):
-        base_in(tmp_path).merge(changes_of({("a", 1): 1}))
+        base_in(tmp_path).merge(changes_of({("a", 1): 1}).within)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_memory_is_counted_and_given_back_after_a_merge(tmp_path: Path) -> None:
+def test_memory_is_counted(tmp_path: Path) -> None:
     values = LargeIndex(LAYOUT, base_in(tmp_path), 0)
     assert (values.changes, values.nbytes) == (0, 0)
     values.add(rows_of({(f"w{n}", n): n for n in range(100)}))
     assert values.changes == 100
     assert values.nbytes > 100 * (8 + 8 + 4)
-    frozen = values.freeze()
-    assert values.changes == 100
-    values.adopt_base(values.base.merge(frozen), 0)
-    assert (values.changes, values.nbytes) == (0, 0)
 
 
 def hashes(*columns: pa.Array | pa.ChunkedArray) -> list[int]:
