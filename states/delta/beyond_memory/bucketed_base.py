@@ -86,12 +86,7 @@ class BucketedBase:
     """The rows of one version of a table, on the disk. Never changed itself, and so for any number of threads."""
 
     def __init__(
-        self,
-        files: Sequence[BucketFile],
-        schema: pa.Schema,
-        keys: Sequence[str],
-        system: FileSystem,
-        name: str,
+        self, files: Sequence[BucketFile], schema: pa.Schema, keys: Sequence[str], system: FileSystem, name: str
     ) -> None:
         self.files = tuple(sorted(files, key=lambda file: file.bucket.first))
         self.schema, self.keys, self._system, self.name = schema, tuple(keys), system, name

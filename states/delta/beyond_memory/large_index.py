@@ -95,7 +95,9 @@ class LargeIndex:
         """Take rows of the change table `after` a `_seq`: in the order of `_seq`, a key as often as it comes."""
         for first in range(0, changes.num_rows, _ROWS_AT_ONCE):
             part = changes.slice(first, _ROWS_AT_ONCE)
-            rows = part.filter(pc.and_(pc.is_null(part[SENTINEL_COLUMN]), pc.greater(part[SEQ_COLUMN], after)))
+            # A row that was added by hand may have no `_seq`: it is of the first base.
+            is_later = pc.fill_null(pc.greater(part[SEQ_COLUMN], after), after < 0)
+            rows = part.filter(pc.and_(pc.is_null(part[SENTINEL_COLUMN]), is_later))
             if not self.add(rows, once=True):
                 self.add(self._layout.latest_rows(rows, drop_deleted=False))
 

@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable, QueryBuilder
+from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
 from spouts import FixedBatchSpout
 from states.delta import DeltaState
@@ -173,23 +173,29 @@ def test_any_schedule_of_crashes_counts_each_batch_once(
     assert told(large_at(tmp_path, kind), at_of(kind, number, log)) == model
 
 
+def columns_scanned(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The columns that scans read from now on; None: whole rows."""
+    columns_of_each, scan = list[Any](), StateTable.scan
+
+    def noted(self: StateTable, filter: Any = None, columns: Any = None, files: Any = None) -> Any:
+        columns_of_each.append(columns)
+        return scan(self, filter, columns, files)
+
+    monkeypatch.setattr(StateTable, "scan", noted)
+    return columns_of_each
+
+
 def test_a_start_reads_no_rows_and_a_commit_those_of_its_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = Log()
     state, model = filled(tmp_path, log)
     state.close()
-    opened, read = list[str](), list[Any]()
-    open_bucket, scan = BucketedBase._opened, StateTable.scan
+    opened, open_bucket, read = list[str](), BucketedBase._opened, columns_scanned(monkeypatch)
 
     def noted(self: BucketedBase, file: BucketFile) -> Any:
         opened.append(file.path)
         return open_bucket(self, file)
 
-    def noted_scan(self: StateTable, filter: Any = None, columns: Any = None, files: Any = None) -> Any:
-        read.append(columns)
-        return scan(self, filter, columns, files)
-
     monkeypatch.setattr(BucketedBase, "_opened", noted)
-    monkeypatch.setattr(StateTable, "scan", noted_scan)
     state = large_at(tmp_path)
     assert state.read_sentinel() == log.expected
     assert opened == []
@@ -236,12 +242,10 @@ def test_a_base_with_later_changes_than_those_beside_it_is_refused(tmp_path: Pat
     state.close()
     shutil.rmtree(tmp_path / "table" / "_trident")
     copy.rename(tmp_path / "table" / "_trident")
-    for read in (
-        lambda: told(reader_at(tmp_path / "table")),
-        lambda: commit(large_at(tmp_path / "table"), before, 5, 0, {}),
-    ):
-        with pytest.raises(StateError, match="are not of one moment, and rows are missing"):
-            read()
+    with pytest.raises(StateError, match="are not of one moment, and rows are missing"):
+        told(reader_at(tmp_path / "table"))
+    with pytest.raises(StateError, match="are not of one moment, and rows are missing"):
+        commit(large_at(tmp_path / "table"), before, 5, 0, {})
 
 
 def test_a_state_without_its_changes_begins_with_nothing_over_any_base(tmp_path: Path) -> None:
@@ -315,6 +319,19 @@ def test_a_full_disk_fails_the_batch_at_which_a_state_outgrows_memory(
     commit(state, log, 2, 1, counts)
     assert is_large(tmp_path)
     assert told(state) == dict.fromkeys(WORDS, 2)
+
+
+def test_a_row_that_was_added_by_hand_without_a_seq_is_in_the_first_base(tmp_path: Path) -> None:
+    log = Log()
+    commit(large_at(tmp_path), log, 1, 0, {"w1": 1})
+    table = DeltaTable(changes(tmp_path)).to_pyarrow_table()
+    rows = [row | {"word": "w2", "_seq": None} for row in table.to_pylist() if row["_sentinel"] is None]
+    write_deltalake(str(changes(tmp_path)), pa.Table.from_pylist(rows, table.schema), mode="append")
+    state = large_at(tmp_path)
+    for number in (2, 3):
+        commit(state, log, number, 0, dict.fromkeys(WORDS[3:], 1))
+    assert is_large(tmp_path)
+    assert told(state) == {"w1": 1, "w2": 1} | dict.fromkeys(WORDS[3:], 2)
 
 
 def test_a_file_of_the_base_that_is_gone_is_named_until_it_is_back(tmp_path: Path) -> None:
@@ -434,19 +451,6 @@ def test_the_newest_row_of_a_key_stays_if_another_program_merged_files(tmp_path:
     assert told(large_at(tmp_path)) == model
 
 
-def scans_of_rows(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The scans from now on that read rows, and not only who wrote them."""
-    scans, scan = list[Any](), StateTable.scan
-
-    def noted(self: StateTable, filter: Any = None, columns: Any = None, files: Any = None) -> Any:
-        if columns is None:
-            scans.append(files)
-        return scan(self, filter, columns, files)
-
-    monkeypatch.setattr(StateTable, "scan", noted)
-    return scans
-
-
 def test_a_merge_takes_changes_from_memory_as_of_the_batch_that_it_shows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -454,11 +458,11 @@ def test_a_merge_takes_changes_from_memory_as_of_the_batch_that_it_shows(
     state, model = filled(tmp_path, log, compact_after_commits=1000)
     state.wait_for_maintenance()
     commit(state, log, 9, 0, {"w1": 1})
-    scans = scans_of_rows(monkeypatch)
+    read = columns_scanned(monkeypatch)
     state.recorded(Snapshot(9, log.winners))
     commit(state, log, 10, 0, {"w1": 1, "w2": 1}, record=False)
     state.wait_for_maintenance()
-    assert not scans
+    assert None not in read
     assert people_read(tmp_path) == model + Counter(w1=1)
     commit(state, log, 10, 1, {"w2": 1})
     state.recorded(Snapshot(10, log.winners))
@@ -478,10 +482,10 @@ def test_a_merge_reads_the_changes_if_another_base_is_there_than_that_of_the_wri
     other.recorded(Snapshot(9, log.winners))
     other.wait_for_maintenance()  # merges batch 9
     commit(state, log, 10, 0, {"w2": 1})
-    scans = scans_of_rows(monkeypatch)
+    read = columns_scanned(monkeypatch)
     state.recorded(Snapshot(10, log.winners))
     state.wait_for_maintenance()
-    assert scans
+    assert None in read
     assert people_read(tmp_path) == model + Counter(w1=1, w2=1)
 
 
@@ -637,10 +641,6 @@ def forms(path: Path) -> set[pa.DataType]:
     return {schema.field(2).type for schema in schemas} | {pa.schema(table.schema().to_arrow()).field(1).type}
 
 
-def no_merges(patched: pytest.MonkeyPatch) -> None:
-    patched.setattr(Publishing, "_offer", lambda *_: None)
-
-
 def dies_before_its_first_record(declared: Declared, rows: list[tuple[str, int]], **rename: str) -> None:
     def record(*_: Any) -> None:
         raise Died("in a test")
@@ -679,7 +679,7 @@ def test_files_of_the_former_columns_are_read_until_a_merge(tmp_path: Path, monk
     early = {key: {"biggest": n, "least": None} for key, n in FIRST}
     assert new.found(most="biggest") == early  # before it has run
     with monkeypatch.context() as patched:
-        no_merges(patched)
+        patched.setattr(Publishing, "_offer", lambda *_: None)  # nothing is merged
         new.run([*FIRST, *LATER], most="biggest")
         assert forms(new.path) == before
         late = early | {"w07": {"biggest": 100, "least": 100}, "new": {"biggest": 5, "least": 5}}
@@ -698,7 +698,7 @@ def test_files_of_the_former_columns_are_read_until_a_merge(tmp_path: Path, monk
 def test_the_former_code_comes_back_after_the_new_code_has_merged(tmp_path: Path) -> None:
     former, new = Declared(tmp_path, of("sum", "most")), Declared(tmp_path, of("most", "rows"), type_="bigint")
     with pytest.MonkeyPatch.context() as patched:
-        no_merges(patched)
+        patched.setattr(Publishing, "_offer", lambda *_: None)  # nothing is merged
         former.run(FIRST)
     dies_before_its_first_record(new, [*FIRST, *LATER])
     (form,) = forms(former.path)
