@@ -17,8 +17,8 @@ SPARE = 60  # lines or, divided by 20, modules that a budget may be above what i
 
 BUDGETS: dict[str, tuple[int, int]] = {  # lines, modules
     "trident": (68_648, 307),
-    "states": (11_622, 59),
-    "spouts": (9_580, 42),
+    "states": (11_533, 59),
+    "spouts": (9_565, 42),
     "tests": (110_470, 529),
     "examples": (760, 8),
     "docs": (7_139, 41),

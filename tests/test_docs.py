@@ -62,8 +62,6 @@ def rows(text: str, header: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in itertools.islice(table, 2, None)]
 
 
-# ---- programs --------------------------------------------------------------------------------------------------------
-
 # These start Spark or a server, or work for a second or more.
 _LONG = (
     "2-a-topology.md-1", "changing-a-job.md-2", "changing-a-job.md-3", "internals/delta-beyond-memory.md-1",
@@ -113,9 +111,6 @@ def test_a_program_runs(code: str, times: int, tmp_path: Path) -> None:
         assert (
             lines[-1 if again else 0 :] == told[-1 if again else 0 :]
         )  # it goes on: what is printed first may be more
-
-
-# ---- commands --------------------------------------------------------------------------------------------------------
 
 
 def commands(page: Path) -> Iterator[str]:
@@ -180,9 +175,6 @@ def test_the_tests_that_make_compat_runs_are_there() -> None:
     assert [name for name in named if (ROOT / name).exists()] == named != []
 
 
-# ---- settings --------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("page", [*settings_tables.PAGES, settings_tables.README])
 def test_the_tables_of_settings_are_those_that_are_declared(page: str) -> None:
     assert text_of(DOCS / page) == settings_tables.written(page), "write it again: python -m tests.settings_tables"
@@ -209,8 +201,6 @@ def test_advice_names_the_defaults_that_are_declared() -> None:
                 checked += 1
     assert checked > 15
 
-
-# ---- names -----------------------------------------------------------------------------------------------------------
 
 _NAME_HEADERS = (
     "| of | the same name | where |",
@@ -265,8 +255,6 @@ def test_every_operation_of_ours_is_among_the_names() -> None:
     operations = importlib.import_module("trident.operations").__all__
     assert set(operations) - listed == set()
 
-
-# ---- guarantees ------------------------------------------------------------------------------------------------------
 
 MATRIX = "| | non-transactional state | transactional state | opaque state |"
 PAIRS = list(itertools.product(SpoutType, StateType))
@@ -330,9 +318,6 @@ def test_every_rule_that_the_code_names_is_explained() -> None:
     assert named - explained == set()
 
 
-# ---- architecture ----------------------------------------------------------------------------------------------------
-
-
 def modules() -> list[str]:
     """Return the paths of all modules; an `__init__` only names what the others hold."""
     found = (path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
@@ -371,17 +356,11 @@ def test_the_architecture_is_read_in_an_hour() -> None:
     assert len(rows(page, "| … | file |")) <= 60
 
 
-# ---- words -----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("page", ["guarantees.md", "command-line.md"])
 def test_an_attempt_is_written_as_it_is_shown(page: str) -> None:
     text = text_of(DOCS / page)
     assert f"`{TransactionAttempt(7, (2 << 20) + 1).in_words}`" in text
     assert "epoch.retry" not in text
-
-
-# ---- index -----------------------------------------------------------------------------------------------------------
 
 
 def test_the_index_has_every_page() -> None:

@@ -50,9 +50,6 @@ def counts(stream: Stream) -> TridentState:
     )
 
 
-# ---- what the user did not say ---------------------------------------------------------------------------------------
-
-
 class Untyped(Function):
     """Emits something."""
 
@@ -281,9 +278,6 @@ def test_a_node_that_is_not_there_is_a_key_error() -> None:
         declared()[0].graph().node("lines/x")
 
 
-# ---- what a call gives ------------------------------------------------------------------------------------------------
-
-
 def length(line: str) -> int:
     return len(line)
 
@@ -437,9 +431,6 @@ def test_an_attribute_that_is_nowhere_is_no_attribute(stream: Stream) -> None:
         stream.shuffle_twice  # noqa: B018  as above
     with pytest.raises(AttributeError, match="no attribute 'union'; it is a method of the topology: topology.merge$"):
         stream.union  # noqa: B018  as above
-
-
-# ---- what only a start can see ---------------------------------------------------------------------------------------
 
 
 class Rows(Shapeless):

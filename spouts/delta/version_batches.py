@@ -204,8 +204,6 @@ class DeltaCoordinator(ThrottledCoordinator):
         left = self._newest - int(definition["version"]) + (definition["taken"] != _ALL)
         return Lag(max(0, left), "versions")
 
-    # ---- where to begin --------------------------------------------------------------------------------------------------
-
     def _first(self) -> _Place:
         newest, metadata = self._log.metadata()
         self._columns = fields_of_table(metadata.schema).names
@@ -231,8 +229,6 @@ class DeltaCoordinator(ThrottledCoordinator):
         self._rules.check_readable(version, metadata.features)
         self._rules.check_metadata(version, metadata, self._columns)
         self._metadata = metadata
-
-    # ---- going on --------------------------------------------------------------------------------------------------------
 
     def _fill_batch(self, place: _Place) -> tuple[_Place, list[list[Any]]]:
         """Take files until the batch is full or there are no more."""

@@ -93,9 +93,6 @@ def is_zero(numbers: Any) -> Any:
     return pc.equal(numbers, pa.scalar(0, numbers.type))
 
 
-# ---- JSON ---------------------------------------------------------------------------------------------------------------
-
-
 @cache
 def _as_parsed(schema: pa.Schema) -> pa.Schema:
     """Return the types as which Arrow's parser reads JSON: texts in place of moments, dates and bytes, which are base64."""

@@ -174,8 +174,6 @@ class Brokers:
             self._admin, self._is_silent = self._open(AdminClient, _asking_settings(self.options), {}), False
         return self._admin
 
-    # ---- errors -------------------------------------------------------------------------------------------------------
-
     @contextmanager
     def wrap_errors(self, doing: str) -> Iterator[None]:
         """Raise an error of a client inside of this as `spout_error` says it."""
@@ -210,8 +208,6 @@ class Brokers:
                 self._is_silent |= is_away(error_of(error))
                 found[key] = error
         return found
-
-    # ---- topics -------------------------------------------------------------------------------------------------------
 
     def names(self, is_start: bool = False) -> list[str]:
         """Return the names of all topics; `SpoutError` if no broker answers within some seconds."""
@@ -254,8 +250,6 @@ class Brokers:
                 doing = f"asking for the settings of topic {resource.name!r}"
                 raise self.spout_error(doing, error_of(found)) from found
         return compacted
-
-    # ---- offsets ------------------------------------------------------------------------------------------------------
 
     def bounds(self, spots: Iterable[Spot], isolation: str | None = None) -> dict[Spot, OffsetBounds]:
         """Return where partitions begin and end, of those that answer; `isolation`: in place of the options' one."""
@@ -313,8 +307,6 @@ class Brokers:
                     ends[spot] = None if error is None else truncation_of(error)
                     consumer.incremental_unassign([TopicPartition(*spot)])
         return ends
-
-    # ---- groups and records -------------------------------------------------------------------------------------------
 
     def committed(self, asked: Iterable[TopicPartition]) -> list[TopicPartition]:
         """Return what is committed to the group; `SpoutError` if of any partition that is not known."""

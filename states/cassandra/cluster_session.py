@@ -131,7 +131,9 @@ class CassandraConnection:
 
 def _is_being_loaded(error: Exception) -> bool:
     """Whether a server may not have opened a table yet: it does not know it, or has a fault of its own ("Unknown CF")."""
-    return not isinstance(error, NoHostAvailable) or any(isinstance(one, ServerError) for one in error.errors.values())
+    if not isinstance(error, NoHostAvailable) or not error.errors:  # the driver may raise before it notes an answer
+        return True
+    return any(isinstance(one, ServerError) for one in error.errors.values())
 
 
 def _backend_error(tried: str, address: str, error: Exception) -> BackendError:
@@ -172,8 +174,6 @@ def _cluster(options: CassandraOptions) -> Any:
         application_name="trident-spark",
     )
 
-
-# ---- sharing ---------------------------------------------------------------------------------------------------------
 
 _shared: dict[tuple[Any, ...], tuple[CassandraConnection, int]] = {}
 _lock = threading.Lock()

@@ -63,8 +63,6 @@ class CassandraBackingMap(BackingMap):
         self._closed = False
         self._open()
 
-    # ---- reads and writes ----------------------------------------------------------------------------------------------
-
     def multi_get(self, keys: Sequence[Key]) -> list[Any]:
         self._at_home()
         return self._rows.get(keys) if keys else []
@@ -90,8 +88,6 @@ class CassandraBackingMap(BackingMap):
         self._at_home()
         return self._rows.pages()
 
-    # ---- commits --------------------------------------------------------------------------------------
-
     def begin(self, txid: Txid) -> None:
         """Begin a commit under the sentinel that was moved to it; one without a log is not fenced."""
         self._refuse_read_only("begin a commit")
@@ -106,8 +102,6 @@ class CassandraBackingMap(BackingMap):
             raise CommitOrderError(f"end of batch {txid!s} without its begin: {self._what}")
         self._at_home()
         self._fence.check()
-
-    # ---- the sentinel ------------------------------------------------------------------------------------
 
     def read_sentinel(self) -> Sentinel | None:
         self._at_home()

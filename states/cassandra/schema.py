@@ -175,9 +175,6 @@ def _has_form(columns: Mapping[str, Any], form: TableForm) -> bool:
     return form.columns.items() <= columns.items() and is_own
 
 
-# ---- copies ----------------------------------------------------------------------------------------------------------
-
-
 def _create_keyspace(options: CassandraOptions) -> str:
     copies = options.replication
     if isinstance(copies, Mapping):

@@ -120,8 +120,6 @@ class Index:
         self._ahead: tuple[str, Puts, Sentinel, int] | None = None  # on top of this version
         self._size = 0  # of the files that were there when the version was loaded
 
-    # ---- what is too much for memory ------------------------------------------------------------------------------
-
     def is_too_large(self) -> bool:
         """Whether the values are not in files yet, and too large for memory; as far as files show if they are not read."""
         if self.holds is not None:
@@ -159,8 +157,6 @@ class Index:
         if self.holds is None or version != self.version or not isinstance(self.values, LargeIndex):
             return None
         return HeldChanges(self.holds, self.values.runs)
-
-    # ---- following the tables -------------------------------------------------------------------------------------
 
     def load(self) -> None:
         """Move to the newest version of the changes."""
@@ -236,8 +232,6 @@ class Index:
         if is_ours:
             self._take(puts, sentinel, seq)
         return is_ours
-
-    # ---- commits --------------------------------------------------------------------------------------------------
 
     @property
     def next_seq(self) -> int:

@@ -92,8 +92,6 @@ class DeltaLayout:
         values = "encoded" if self._value_ddl is None else "typed"
         return f"trident {self.kind.value} state; keys {keys}, values {values}"
 
-    # ---- keys -----------------------------------------------------------------------------------------------------
-
     def pack_keys(self, keys: Sequence[Key]) -> list[RawKey]:
         if not self.typed_keys:
             return list(encode_tuples(canonical_keys(keys)))
@@ -142,8 +140,6 @@ class DeltaLayout:
                 kept = kept & (test | pc.field(name).is_null() if None in column else test)
         return kept
 
-    # ---- values ---------------------------------------------------------------------------------------------------
-
     def pack_values(self, values: Sequence[Any]) -> list[RawValue]:
         """Return the raw form of each value; later changes of a value's object do not change it."""
         if self.takes_columns and self._plain_values:
@@ -178,8 +174,6 @@ class DeltaLayout:
         parts: Iterable[Sequence[Any]] = zip(*rows, strict=True) if rows else [()] * len(self.value_columns)
         return [array_of(*column) for column in zip(self.value_columns, self.value_types, parts, strict=True)]
 
-    # ---- to rows --------------------------------------------------------------------------------------------------
-
     def table(self, puts: Puts, seq: int, sentinel: Sentinel | None) -> pa.Table:
         """Build the rows of one commit; the sentinel, if any, is a row of its own, without key and value."""
         if isinstance(puts, OpaqueTable):
@@ -199,8 +193,6 @@ class DeltaLayout:
     def raw_rows(self, new: OpaqueTable) -> dict[RawKey, Any]:
         names = as_list(new.place[0])
         return dict(zip(zip(names, strict=True) if len(self.key_columns) == 1 else names, new, strict=True))
-
-    # ---- from rows ------------------------------------------------------------------------------------------------
 
     def end(self, table: pa.Table) -> tuple[Sentinel | None, int]:
         """Return the latest sentinel of a scan in order, and the highest `_seq`."""

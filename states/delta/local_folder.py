@@ -69,8 +69,6 @@ class TableFolder:
                 "written. Give the state a path of its own, or restore _delta_log"
             )
 
-    # ---- the end of the log ---------------------------------------------------------------------------------------
-
     def first_damaged_version(self, without_data: bool = False) -> int | None:
         """Return the first of the damaged entries at the end of the log; None: the last is whole (and has its data)."""
         damaged = self._damaged_end(without_data)
@@ -141,8 +139,6 @@ class TableFolder:
             return [path.name for path in self._log.iterdir() if pattern.match(path.name)]
         except (FileNotFoundError, NotADirectoryError):
             return []
-
-    # ---- durability -----------------------------------------------------------------------------------------------
 
     @contextmanager
     def sync_created(self) -> Iterator[None]:

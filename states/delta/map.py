@@ -59,8 +59,6 @@ class DeltaBackingMap(BackingMap):
         self._begun = False
         self._puts: Puts = {}
 
-    # ---- reads ----------------------------------------------------------------------------------------------------
-
     def multi_get(self, keys: Sequence[Key]) -> list[Any]:
         """Read many keys: in a commit as of the version it is based on and with its own puts, else the newest."""
         raw = self._layout.pack_keys(keys)
@@ -87,8 +85,6 @@ class DeltaBackingMap(BackingMap):
             yield [self._layout.unpack_key(key) for key in page if key not in puts]
         yield [self._layout.unpack_key(key) for key, raw in puts.items() if raw is not deleted]
 
-    # ---- puts and deletions ---------------------------------------------------------------------------------------
-
     def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
         self._refuse_read_only("write")
         if isinstance(values, OpaqueTable) and values.place is not None:
@@ -109,8 +105,6 @@ class DeltaBackingMap(BackingMap):
         there = [key for key, found in zip(raw, self._index.values.get(raw), strict=True) if found is not None]
         puts = self._rows()
         self._collect_or_commit({key: self._layout.deleted for key in there if key not in puts})
-
-    # ---- commits --------------------------------------------------------------------------------------------------
 
     def begin(self, txid: Txid) -> None:
         """Start a commit on the version that `move_sentinel` compared the sentinel in, or on the newest."""
@@ -175,8 +169,6 @@ class DeltaBackingMap(BackingMap):
             self.staging.discard_all(once=True)
             if self._seen is not None and self._seen[0] is not None:
                 self._publishing.try_publish(snapshot, self._seen[0])
-
-    # ---- the sentinel ---------------------------------------------------------------------------------------------
 
     def read_sentinel(self) -> Sentinel | None:
         """Return the sentinel of the newest version, None if there is none; voids an unfinished commit."""

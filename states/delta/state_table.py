@@ -57,8 +57,6 @@ class StateTable(TableOpening):
         other._is_alone = other._is_alone or self._is_alone
         return other
 
-    # ---- following ------------------------------------------------------------------------------------------------
-
     @property
     def version(self) -> int:
         """The version last seen; `ABSENT` without a table."""
@@ -95,8 +93,6 @@ class StateTable(TableOpening):
                 return False
         self.forget()
         return True
-
-    # ---- reading --------------------------------------------------------------------------------------------------
 
     def scan(
         self,
@@ -183,8 +179,6 @@ class StateTable(TableOpening):
                 return
             noted: dict[str, Any] = next((one["commitInfo"] for one in actions if "commitInfo" in one), {})
             yield {**noted, "version": version}
-
-    # ---- writing --------------------------------------------------------------------------------------------------
 
     def create(self) -> int:
         if self.refresh() == ABSENT:
@@ -290,8 +284,6 @@ class StateTable(TableOpening):
         except Exception:
             self.forget()
             raise
-
-    # ---- upkeep ---------------------------------------------------------------------------------------------------
 
     def checkpoint(self) -> None:
         """Write a checkpoint of the log, and delete entries that are older than the table keeps them."""

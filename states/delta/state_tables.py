@@ -121,8 +121,6 @@ class PublishedTable(StateTable):
         file = self.data_file(rows, (0, 0))
         self.append([file], "overwrite", self._app(shown), shown.metadata(self._of_state))
 
-    # ---- beyond memory --------------------------------------------------------------------------------------------
-
     def holds(self) -> Holds | None:
         """Return what the version last seen holds; None if it is only derived from the changes."""
         if self.version == ABSENT:
@@ -186,8 +184,6 @@ class PublishedTable(StateTable):
     def clear(self) -> None:
         """Remove all rows, because the state was emptied; the changes are the state from now on."""
         self.move(None, self.base([]), NOTHING, Shown(Snapshot(0), None, ABSENT))
-
-    # ---- upkeep ---------------------------------------------------------------------------------------------------
 
     def keep_small(self) -> None:
         """Write a checkpoint and delete old files, if that is due after a version; nothing depends on it."""

@@ -82,8 +82,6 @@ class TableOpening:
         # interpreter ends would crash the process.
         return SubTreeFileSystem(str(self.place.folder.path.absolute()), LocalFileSystem())
 
-    # ---- a damaged end of the log ---------------------------------------------------------------------------------
-
     def is_replaced(self, version: int) -> bool:
         """Whether the table was deleted or rolled back: delta-rs looks for newer versions only, and does not notice it."""
         folder = self.place.folder
@@ -122,8 +120,6 @@ class TableOpening:
             return None
         self._damaged = folder.first_damaged_version(self._steps_back)
         return None if self._damaged is None else self._damaged - 1
-
-    # ---- what is there --------------------------------------------------------------------------------------------
 
     def _version(self, place: Place, version: int | None) -> DeltaTable | None:
         if version is not None and version < 0:

@@ -155,8 +155,6 @@ class TopicWriter(Register):
         self._topic = ""  # the identity of the topic
         self.mark = 0
 
-    # ---- the register ------------------------------------------------------------------------------------------------
-
     def read(self) -> bytes | None:
         self._topic = self._look_up_topic()
         stored = self._held if self._producer is not None and self._held != _UNREAD else self._read_metadata()
@@ -175,8 +173,6 @@ class TopicWriter(Register):
             self.begin()
         self._commit(b"%s %s" % (self._topic.encode(), new))
         return new
-
-    # ---- transactions ------------------------------------------------------------------------------------------------
 
     @property
     def has_id(self) -> bool:
@@ -256,8 +252,6 @@ class TopicWriter(Register):
     def _on_delivery(self, error: Any, _: Any) -> None:
         if error is not None and self._refused is None:
             self._refused = error
-
-    # ---- clients -----------------------------------------------------------------------------------------------------
 
     def _look_up_topic(self) -> str:
         if self._admin is None:

@@ -155,8 +155,6 @@ class CommitGuard:
         self._loss_reported = False
         self._inspected, self._is_first = conf.read_only, partition == 0
 
-    # ---- the sentinel ------------------------------------------------------------------------------------------------
-
     def begin(self, txid: Txid) -> None:
         if txid.sentinel is None:
             self.reset()
@@ -209,8 +207,6 @@ class CommitGuard:
         """Raise `FencedError` or `StateLossDetected` if the store has not what this instance laid, if it laid anything."""
         with self._naming_the_loss():
             self._fence.check()
-
-    # ---- the servers -------------------------------------------------------------------------------------------------
 
     def check_epoch(self, connection: MemcachedConnection, epoch: bytes) -> None:
         """Raise `StateLossDetected` if the epoch that was just read on a server is not the one of the begin."""

@@ -58,8 +58,6 @@ class MemcachedMap(BackingMap):
         self._committing = False
         self._named: tuple[list[Key], Named] = ([], Named([], {}))
 
-    # ---- reading and writing ---------------------------------------------------------------------------------------
-
     def multi_get(self, keys: Sequence[Key]) -> list[bytes | None]:
         named, values = self._names_of(keys), dict[bytes, bytes]()
         for connection, chunk in self._servers.chunks(named.names):
@@ -132,8 +130,6 @@ class MemcachedMap(BackingMap):
         unknown = [name for name in names if name not in connection.tokens]
         if unknown:
             connection.remember(unknown, connection.gets(unknown))
-
-    # ---- the commit -------------------------------------------------------------------------------------------------
 
     def begin(self, txid: Txid) -> None:
         """Forget the tokens of an earlier commit; without a log, take the servers as they are now."""

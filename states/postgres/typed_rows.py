@@ -103,8 +103,6 @@ class TypedRows(StoredRows):
         name = max(names, key=_size_of)
         return _size_of(name), name
 
-    # ---- reads ----------------------------------------------------------------------------------------------------
-
     def read(self, keys: Sequence[Any]) -> dict[Any, Any]:
         found: dict[Key, Any] = {}
         for some in by_count(keys, self._options.max_keys_per_call):
@@ -174,8 +172,6 @@ class TypedRows(StoredRows):
         ((last,),) = self._rows("look for rows", self._names.sql(f'SELECT max("{TXID}") FROM {{table}}'), {}) or [(0,)]
         return last or 0
 
-    # ---- writes ---------------------------------------------------------------------------------------------------
-
     def write(self, puts: Puts, sentinel: bytes = b"", found: bytes | None = None, new: bytes = b"") -> bool:
         """Write all or nothing; return False if the sentinel is not `found`, or its witness is gone."""
         witness = self._next_witness(puts)
@@ -235,8 +231,6 @@ class TypedRows(StoredRows):
         if self.changes is not None:
             self.changes.empty()
 
-    # ---- changes and expiry ---------------------------------------------------------------------------------------
-
     def sweep(self, txid: int) -> None:
         """Delete the changes that need not be kept at batch `txid`, and the rows that have expired."""
         if self.changes is not None:
@@ -257,8 +251,6 @@ class TypedRows(StoredRows):
             given |= arguments
         statement = f'DELETE FROM {{table}} AS own WHERE "{AT}" < now() - make_interval(secs => %(ttl)s){{kept}}'
         self._execute(self._names.sql(statement, kept=kept), given, connection)
-
-    # ---- the rest of a commit -------------------------------------------------------------------------------------
 
     def close(self) -> None:
         self._session.close()
@@ -307,8 +299,6 @@ class TypedRows(StoredRows):
             returning="" if kept is None else f" RETURNING {column_list(self._columns.all, 'own.')}",
             changed="" if kept is None else kept.clause,
         )
-
-    # ---- the witness ----------------------------------------------------------------------------------------------
 
     def _next_witness(self, puts: Any) -> bytes | None:
         if isinstance(puts, OpaqueTable):

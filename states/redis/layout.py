@@ -119,8 +119,6 @@ class PlainHashes:
     def stored_fields(self) -> list[bytes]:
         return [name.encode() for name in self.fields]
 
-    # ---- names of keys ----------------------------------------------------------------------------------------------
-
     def names(self, keys: Sequence[Key], start: bytes = b"") -> list[bytes]:
         """Return what keys are called, behind `start`."""
         if not keys:
@@ -153,8 +151,6 @@ class PlainHashes:
                 f"{name!r} is not the name of a key ({wanted}), so another program wrote it: delete it, or give the state "
                 "another prefix"
             ) from error
-
-    # ---- hashes -----------------------------------------------------------------------------------------------------
 
     def common(self, values: Sequence[Any]) -> dict[bytes, bytes]:
         """Return the field of the batch and the attempt that wrote all the values; nothing if they differ."""

@@ -50,8 +50,6 @@ class LargeIndex:
     def nbytes(self) -> int:
         return sum(run.nbytes for run in self._runs)
 
-    # ---- reading --------------------------------------------------------------------------------------------------
-
     def get(self, keys: Sequence[RawKey]) -> list[RawValue | None]:
         answers: list[RawValue | None] = [None] * len(keys)
         if keys:
@@ -88,8 +86,6 @@ class LargeIndex:
         yield self._layout.raw_keys(changes.rows.filter(there).columns[:width])
         for page in self.base.rows(changes):
             yield self._layout.raw_keys(page.columns[:width])
-
-    # ---- writing --------------------------------------------------------------------------------------------------
 
     def load(self, changes: pa.Table, after: int = -1) -> None:
         """Take rows of the change table `after` a `_seq`: in the order of `_seq`, a key as often as it comes."""

@@ -144,9 +144,6 @@ def nulls(column: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.bool_]:
     return found
 
 
-# ---- rows ------------------------------------------------------------------------------------------------------------
-
-
 class FoundRows(NamedTuple):
     """The rows that a lookup found, and for each the number of its key among those asked for; in no order of the keys."""
 

@@ -305,6 +305,21 @@ def test_errors_of_the_driver_say_whether_the_batch_may_be_replayed(
         raise found
 
 
+def test_a_statement_is_prepared_again_if_no_answer_of_a_node_is_noted(
+    cql: CassandraConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver may raise a moment before it notes that the server had not opened the table yet."""
+    prepare, errors = cql._session.prepare, iter([NoHostAvailable("no host could do it", {})])
+
+    def fail_once(text: str) -> Any:
+        for error in errors:
+            raise error
+        return prepare(text)
+
+    monkeypatch.setattr(cql._session, "prepare", fail_once)
+    assert cql.execute(cql.prepare("SELECT key FROM system.local", "ONE"), "look") == [("local",)]
+
+
 def test_after_an_error_nothing_more_is_sent(cql: CassandraConnection) -> None:
     taken: list[int] = []
 
