@@ -20,13 +20,7 @@ from tests.harness.topology_runs import GATES, Points, start
 from trident import TopologyError, TridentCollector, TridentError, TridentTopology, TridentTuple
 from trident.drpc import LocalDRPC
 from trident.drpc.batching import OwnLog, RequestExecutor
-from trident.errors import (
-    BackendError,
-    ConfigError,
-    DRPCExecutionException,
-    LogError,
-    UnsupportedOperation,
-)
+from trident.errors import BackendError, ConfigError, DRPCExecutionException, LogError, UnsupportedOperation
 from trident.log.log_state import LogState
 from trident.operations import BaseQueryFunction, Count, Function, MapGet, Split
 from trident.plan import make_request_plan

@@ -19,15 +19,7 @@ from trident.drpc import LocalDRPC
 from trident.engine import spark_runner
 from trident.errors import DRPCExecutionException
 from trident.fields import Fields
-from trident.operations import (
-    BaseAggregator,
-    BaseQueryFunction,
-    BaseStateUpdater,
-    Count,
-    Function,
-    arrow_function,
-    col,
-)
+from trident.operations import BaseAggregator, BaseQueryFunction, BaseStateUpdater, Count, Function, arrow_function, col
 from trident.operations.names import operation_name
 from trident.spark.job_errors import JobFailed
 from trident.spark.spark_resources import most_shipped

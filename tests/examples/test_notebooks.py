@@ -93,8 +93,7 @@ STOP = "running.stop()"
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    "engine",
-    ['engine="in_process"', pytest.param('master="local[2]"', marks=[pytest.mark.spark, pytest.mark.long])],
+    "engine", ['engine="in_process"', pytest.param('master="local[2]"', marks=[pytest.mark.spark, pytest.mark.long])]
 )
 def test_steps_are_redefined_in_a_kernel_that_goes_on(engine: str, tmp_path: Path) -> None:
     first, second = STEPS.format(sign="!", times=1, rows="aba"), STEPS.format(sign="?", times=2, rows="abab")

@@ -17,13 +17,7 @@ from tests.harness.topology_runs import keep, run_all, touch
 from trident import Stream, TridentCollector, TridentTopology, TridentTuple
 from trident.counts import add_counts, count_again, counting
 from trident.fields import Fields
-from trident.operations import (
-    ArrowFunction,
-    Counter,
-    Function,
-    Sum,
-    TridentOperationContext,
-)
+from trident.operations import ArrowFunction, Counter, Function, Sum, TridentOperationContext
 
 
 class Counted:

@@ -366,9 +366,7 @@ def test_a_state_is_a_level_with_a_partition_for_each_of_the_states(topology: Tr
     assert (sink.target, sink.routing.kind, str(sink.routing.fields)) == (entry, "key", "line: string")
 
 
-def test_independent_states_commit_in_one_stage_what_is_behind_one_later(
-    topology: TridentTopology,
-) -> None:
+def test_independent_states_commit_in_one_stage_what_is_behind_one_later(topology: TridentTopology) -> None:
     stream = lines(topology)
     first, _ = counted(stream, "first"), counted(stream, "second")
     counted(first.new_values_stream(), "behind")
