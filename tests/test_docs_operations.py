@@ -1,7 +1,5 @@
 """The tables of docs/operations.md and docs/storm/bolts.md say what the code says and gives, on both engines."""
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 import importlib

@@ -1,7 +1,5 @@
 """Who may import whom. The imports of every module are read, not run, and compared with one table."""
 
-from __future__ import annotations
-
 import ast
 import subprocess
 import sys

@@ -3,8 +3,6 @@
 `getattr` and `hasattr` stay where a name is data, and at what is not ours to declare. Each such place has its reason here.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from functools import cache

@@ -1,7 +1,5 @@
 """DRPC in process: what requests see, how they fail, how they end."""
 
-from __future__ import annotations
-
 import math
 import threading
 import time
@@ -109,9 +107,6 @@ class _Before(OwnLog):
 
     def now(self) -> LogState:
         return replace(super().now(), txid=self._txid)
-
-
-# ---- failures --------------------------------------------------------------------------------------------------------
 
 
 class Failing(Function):
@@ -290,9 +285,6 @@ def test_arguments_are_one_text() -> None:
         pytest.raises(DRPCExecutionException, match="the arguments must be one text, got 3"),
     ):
         drpc.execute("f", 3)  # type: ignore[arg-type]
-
-
-# ---- states of other processes ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow

@@ -1,7 +1,5 @@
 """User code that gives more than a machine holds: refused while it is emitted, with step and tuple named, on both engines."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -185,9 +183,6 @@ def test_a_text_beyond_what_arrow_holds_is_named_without_being_written_out() -> 
     ) as caught:
         out.columns(pa.table({}), Fields())
     assert len(str(caught.value)) < 2_000
-
-
-# ---- what Spark can take -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """The notebooks of examples/ say what their kernels say; a topology is redefined in a kernel, in process and on Spark."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What `explain` says of whole topologies, `describe` of states, and the drawings show of the graph."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import re
@@ -117,9 +115,6 @@ def test_a_state_that_executors_commit_is_a_stage_of_its_own() -> None:
     assert "\nstage 2, in the workers: commit\n" in text
     assert "commit, in the driver" not in text
     assert "      committed by the executors; the driver publishes what their tasks wrote\n" in text  # it is in Delta
-
-
-# ---- what describe says of states ------------------------------------------------------------------------------------
 
 
 def test_a_state_is_described() -> None:

@@ -1,7 +1,5 @@
 """From the graph to the plan: what fuses, what is exchanged and when, which columns live, in which order a batch commits."""
 
-from __future__ import annotations
-
 import pickle
 from typing import Any
 
@@ -342,9 +340,6 @@ def test_a_plan_holds_no_engine_and_can_be_pickled(topology: TridentTopology) ->
     plan = plan_of(topology)
     again = pickle.loads(pickle.dumps(plan))
     assert (again.levels, again.exchanges.keys()) == (plan.levels, plan.exchanges.keys())
-
-
-# ---- which commits executors can run, in which level of the job --------------------------------------------------------
 
 
 def counted(stream: Any, name: str) -> Any:
