@@ -1,7 +1,5 @@
 """Writes the tables of options in docs/command-line.md from the help of the commands: `python -m tests.command_list`."""
 
-from __future__ import annotations
-
 import re
 from enum import Enum
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Prints how large the product is and how it is cut: `python -m tests.house_figures`."""
 
-from __future__ import annotations
-
 import ast
 import re
 import sys

@@ -1,7 +1,5 @@
 """Prints the list of all modules, from their docstrings: `python -m tests.module_list`."""
 
-from __future__ import annotations
-
 import sys
 from itertools import groupby
 from pathlib import Path

@@ -3,8 +3,6 @@
 Without an argument these are the notebooks of examples/. An error in a cell ends it with that error.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import tempfile

@@ -1,7 +1,5 @@
 """The tables of settings in docs/, made of what their classes declare: `python -m tests.settings_tables` writes them again."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator

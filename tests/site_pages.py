@@ -1,7 +1,5 @@
 """What `make site` adds to the pages of docs/: a reference of every exported name, with links from the pages and back."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from functools import cache

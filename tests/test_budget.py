@@ -3,8 +3,6 @@
 What is new on purpose, such as a store, stands in `NEW` with its own lines, until the budgets are written again.
 """
 
-from __future__ import annotations
-
 import ast
 import subprocess
 from collections.abc import Mapping
@@ -16,12 +14,12 @@ ROOT = Path(__file__).parents[1]
 SPARE = 60  # lines or, divided by 20, modules that a budget may be above what is there
 
 BUDGETS: dict[str, tuple[int, int]] = {  # lines, modules
-    "trident": (68_648, 307),
-    "states": (11_533, 59),
-    "spouts": (9_565, 42),
-    "tests": (110_470, 529),
+    "trident": (68_597, 307),
+    "states": (11_528, 59),
+    "spouts": (9_560, 42),
+    "tests": (109_923, 529),
     "examples": (760, 8),
-    "docs": (7_139, 41),
+    "docs": (7_138, 41),
 }
 NEW: dict[str, dict[str, tuple[int, int]]] = {
     "a cluster in a bucket": {"trident": (0, 2), "docs": (3, 0)},

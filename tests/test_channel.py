@@ -1,7 +1,5 @@
 """A channel gives what is put, in its order, and waits no longer than it was asked to; stacks are read without a standstill."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import threading

@@ -1,7 +1,5 @@
 """Tables as multisets of rows: order does not matter, rounding only where it is allowed, all else does."""
 
-from __future__ import annotations
-
 import random
 from datetime import UTC, datetime
 from decimal import Decimal

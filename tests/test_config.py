@@ -1,7 +1,5 @@
 """Config: where settings come from, at every door; what is read, what is refused, and with which words."""
 
-from __future__ import annotations
-
 import dataclasses
 import pickle
 import re

@@ -1,7 +1,5 @@
 """The documentation is true: its programs run, its commands parse, its tables say what the code says."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 import itertools

@@ -1,7 +1,5 @@
 """The tables of docs/operations.md and docs/storm/bolts.md say what the code says and gives, on both engines."""
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 import importlib
@@ -31,7 +29,7 @@ PAGE = Path(__file__).parent.parent / "docs" / "operations.md"
 _NOT_OPERATIONS = {
     "fields", "get_name", "get_output_fields", "get_group_fields", "state_name", "new_stream", "new_drpc_stream", "start",
     "explain", "graph", "placement", "foreach_batch", "config", "settings",
-    "describe", "to_dot", "to_mermaid", "set_memory_load", "node_id",
+    "describe", "to_mermaid", "set_memory_load", "node_id",
 }  # fmt: skip
 _INTERFACES = {
     "Aggregator", "ArrowFilter", "ArrowFunction", "Assembly", "Counter", "Expression",

@@ -1,7 +1,5 @@
 """Errors travel: pickled from a worker, or as text alone. Their text says everything, and survives."""
 
-from __future__ import annotations
-
 import inspect
 import pickle
 

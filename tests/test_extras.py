@@ -1,7 +1,5 @@
 """Each extra alone, in an environment as pip makes it, does what it is for. The soak tests all of them."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal

@@ -1,7 +1,5 @@
 """Fields: how names and types are written, and every text of a refusal; TridentTuple: the row that user code sees."""
 
-from __future__ import annotations
-
 import datetime
 import decimal
 import pickle

@@ -3,8 +3,6 @@
 Only this project is newly installed. What it depends on is that of the environment of the tests, so nothing is fetched.
 """
 
-from __future__ import annotations
-
 import re
 import signal
 import subprocess

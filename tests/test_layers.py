@@ -1,7 +1,5 @@
 """Who may import whom. The imports of every module are read, not run, and compared with one table."""
 
-from __future__ import annotations
-
 import ast
 import subprocess
 import sys
@@ -276,11 +274,7 @@ def _tree(root: Path, files: dict[str, str]) -> Path:
         ("trident/testing/contracts.py", "import redis", "trident.testing.contracts imports redis"),
         ("trident/errors.py", "from trident import fields", "trident.errors imports trident"),
         ("states/redis/map.py", "from states.memory import MemoryMap", "states.redis.map imports states.memory"),
-        (
-            "states/redis/map.py",
-            "from states.delta.layout import x",
-            "states.redis.map imports states.delta.layout",
-        ),
+        ("states/redis/map.py", "from states.delta.layout import x", "states.redis.map imports states.delta.layout"),
         (
             "states/redis/map.py",
             "from trident.topology import TridentTopology",

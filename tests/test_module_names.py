@@ -1,7 +1,5 @@
 """A public class of the product, and a module of the tests, is told from all others by its name; exported names are there."""
 
-from __future__ import annotations
-
 import importlib
 import re
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """Texts of moments and dates: every source and every cast reads them by the same rules, or refuses them by name."""
 
-from __future__ import annotations
-
 import datetime as dt
 import json
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The display of a running topology: one place in a notebook, lines elsewhere; its end, and Ctrl-C."""
 
-from __future__ import annotations
-
 import sys
 from types import ModuleType
 from typing import Any

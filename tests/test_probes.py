@@ -3,8 +3,6 @@
 `getattr` and `hasattr` stay where a name is data, and at what is not ours to declare. Each such place has its reason here.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from functools import cache
@@ -28,10 +26,7 @@ CHECKS = "the suite finds its checks and claims by name"
 
 # (path, name that is asked for): why it is no method of a role.
 ALLOWED = {
-    (
-        "trident/state/forwarding.py",
-        COMPUTED,
-    ): "a wrapper's method that a role declares is looked up in the map",
+    ("trident/state/forwarding.py", COMPUTED): "a wrapper's method that a role declares is looked up in the map",
     ("trident/roles.py", COMPUTED): "an object is made one of a role by the methods and facts that it has, once",
     ("trident/roles.py", "facts"): "an object may declare its facts, and need not",
     ("trident/state/interfaces.py", "make_state"): "a user's factory need not inherit from anything",

@@ -1,7 +1,5 @@
 """Rules for the files of the project: no names of package hosts, no paths of one machine, no dead links, no long functions."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterable, Iterator

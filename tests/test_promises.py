@@ -4,8 +4,6 @@ A promise is a sentence of a paragraph or of a list, or a row of a table. Code, 
 a colon and the few sentences that the file calls introductions are none.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 import tomllib

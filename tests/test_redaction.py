@@ -1,7 +1,5 @@
 """No password, token or key is in what people read: the `repr` of options, specs and clients, and errors."""
 
-from __future__ import annotations
-
 import dataclasses
 import logging
 import pickle

@@ -1,7 +1,5 @@
 """What an object does is known once it is of a role: it inherits from the base class, or was adapted where it came in."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial

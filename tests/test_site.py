@@ -1,7 +1,5 @@
 """The site is built from the pages and the docstrings: every exported name is in it, every link leads somewhere."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Python values as columns: each comes back equal and of its declared type, or is refused by name (R19)."""
 
-from __future__ import annotations
-
 import datetime as dt
 import enum
 import itertools

@@ -1,7 +1,5 @@
 """The table of DDL types: what a row says holds everywhere, and no other module has such a table."""
 
-from __future__ import annotations
-
 import ast
 import datetime as dt
 import math

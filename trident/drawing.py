@@ -1,4 +1,4 @@
-"""What pictures show of a topology: the graph as DOT (Graphviz) and as Mermaid, for the page its operations and their edges."""
+"""What pictures show of a topology: the graph as Mermaid, for the page its operations and their edges."""
 
 from __future__ import annotations
 
@@ -13,18 +13,6 @@ from trident.plan.plan import Stage, stages_of
 from trident.plan.planner import is_entry
 
 _MERMAID = {"&": "#amp;", '"': "#quot;", "<": "#lt;", ">": "#gt;", "#": "#35;", "`": "#96;", "\n": "<br/>"}
-
-
-def to_dot(graph: Graph) -> str:
-    lines = [f"digraph {_dot(graph.name)} {{", "  rankdir=LR;", "  node [shape=box];"]
-    for number, (title, nodes) in enumerate(_clusters(graph)):
-        lines += [f"  subgraph cluster_{number} {{", f"    label={_dot(title)};"]
-        lines += [f"    {_dot(node.id)} [label={_dot(_label(node))}];" for node in nodes]
-        lines.append("  }")
-    lines += [f"  {_dot(f'state {s.name}')} [label={_dot(s.name)}, shape=cylinder];" for s in graph.states]
-    for source, target, reads in _arrows(graph):
-        lines.append(f"  {_dot(source)} -> {_dot(target)}{' [style=dashed]' if reads else ''};")
-    return "\n".join([*lines, "}"]) + "\n"
 
 
 def to_mermaid(graph: Graph) -> str:
@@ -64,11 +52,6 @@ def _arrows(graph: Graph) -> Iterator[tuple[str, str, bool]]:
 
 def _label(node: Node) -> str:
     return f"{node.id.rpartition('/')[2]}\n{what(node)}"
-
-
-def _dot(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-    return f'"{escaped}"'
 
 
 def _mermaid(text: str) -> str:

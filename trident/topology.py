@@ -293,12 +293,6 @@ class TridentTopology(Declaration):
 
         return describe(self.graph())
 
-    def to_dot(self) -> str:
-        """Return the graph in the language of Graphviz, stage by stage."""
-        from trident.drawing import to_dot
-
-        return to_dot(self.graph())
-
     def to_mermaid(self) -> str:
         """Return the graph as a Mermaid flowchart, stage by stage."""
         from trident.drawing import to_mermaid

@@ -26,12 +26,7 @@ with needs_package("Kafka", "kafka", "confluent-kafka", "confluent_kafka"):
         TopicCollection,
         TopicPartition,
     )
-    from confluent_kafka.admin import (  # type: ignore[attr-defined]
-        AdminClient,
-        ConfigResource,
-        OffsetSpec,
-        ResourceType,
-    )
+    from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType  # type: ignore[attr-defined]
 
 __all__ = [
     "GONE", "OUT_OF_RANGE", "Brokers", "Consumer", "KafkaError", "KafkaException", "LogPosition", "Message",

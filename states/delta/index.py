@@ -244,12 +244,7 @@ class Index:
         self._ahead = name, puts, sentinel, seq
 
     def commit(
-        self,
-        puts: Puts,
-        app: str,
-        sentinel: Sentinel | None,
-        notes: Mapping[str, str],
-        *more: tuple[str, int],
+        self, puts: Puts, app: str, sentinel: Sentinel | None, notes: Mapping[str, str], *more: tuple[str, int]
     ) -> bool:
         """Commit the next version, with `more` transactions; False: another commit came first."""
 

@@ -160,10 +160,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.sample(1)
-@pytest.mark.parametrize(
-    ("option", "begin"),
-    [([], "topology counts\n"), (["--dot"], 'digraph "counts" {\n'), (["--mermaid"], "flowchart LR\n")],
-)
+@pytest.mark.parametrize(("option", "begin"), [([], "topology counts\n"), (["--mermaid"], "flowchart LR\n")])
 def test_a_topology_is_shown(option: list[str], begin: str, folder: Path) -> None:
     done = trident("explain", "counts:topology", *option, cwd=folder)
     assert (done.returncode, done.stderr) == (0, "")
@@ -181,6 +178,6 @@ def test_the_states_are_given_as_json(folder: Path) -> None:
 
 
 def test_one_form_at_a_time(folder: Path) -> None:
-    done = trident("explain", "counts:topology", "--dot", "--mermaid", cwd=folder)
+    done = trident("explain", "counts:topology", "--json", "--mermaid", cwd=folder)
     assert done.returncode == 2
     assert "exclude each other" in done.stderr

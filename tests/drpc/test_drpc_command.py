@@ -1,7 +1,5 @@
 """`trident drpc` and `trident run --drpc-port`, as processes."""
 
-from __future__ import annotations
-
 import signal
 from pathlib import Path
 

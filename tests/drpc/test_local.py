@@ -1,7 +1,5 @@
 """DRPC in process: what requests see, how they fail, how they end."""
 
-from __future__ import annotations
-
 import math
 import threading
 import time
@@ -20,13 +18,7 @@ from tests.harness.topology_runs import GATES, Points, start
 from trident import TopologyError, TridentCollector, TridentError, TridentTopology, TridentTuple
 from trident.drpc import LocalDRPC
 from trident.drpc.batching import OwnLog, RequestExecutor
-from trident.errors import (
-    BackendError,
-    ConfigError,
-    DRPCExecutionException,
-    LogError,
-    UnsupportedOperation,
-)
+from trident.errors import BackendError, ConfigError, DRPCExecutionException, LogError, UnsupportedOperation
 from trident.log.log_state import LogState
 from trident.operations import BaseQueryFunction, Count, Function, MapGet, Split
 from trident.plan import make_request_plan
@@ -115,9 +107,6 @@ class _Before(OwnLog):
 
     def now(self) -> LogState:
         return replace(super().now(), txid=self._txid)
-
-
-# ---- failures --------------------------------------------------------------------------------------------------------
 
 
 class Failing(Function):
@@ -296,9 +285,6 @@ def test_arguments_are_one_text() -> None:
         pytest.raises(DRPCExecutionException, match="the arguments must be one text, got 3"),
     ):
         drpc.execute("f", 3)  # type: ignore[arg-type]
-
-
-# ---- states of other processes ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow

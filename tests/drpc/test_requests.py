@@ -1,7 +1,5 @@
 """What a DRPC stream may be part of; what requests are answered with, and that it does not matter which others are answered."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

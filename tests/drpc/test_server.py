@@ -1,7 +1,5 @@
 """DRPC over HTTP: the answers, and what is refused with which status; how many connections, how long they wait for a body."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import socket
@@ -320,8 +318,6 @@ def test_an_answer_that_is_none_of_ours_is_named() -> None:
             client.execute("f", "a")
         thread.join()
 
-
-# ---- connections -----------------------------------------------------------------------------------------------------
 
 HEAD = b"POST /drpc/echo HTTP/1.1\r\nHost: localhost\r\n"
 

@@ -1,7 +1,5 @@
 """engine="auto": which batch runs where, with equal results, exact after failures; Spark starts when it is needed."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -83,9 +81,6 @@ def words(topology: TridentTopology, *steps: Any) -> tuple[FeederBatchSpout, Any
     return feeder, stream.group_by("word").persistent_aggregate(MemoryMapState(), Count(), "n")
 
 
-# ---- which runner ----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("size", "here"), [(0, True), (1000, True), (1001, False), (None, False)])
 def test_a_batch_is_small_up_to_the_limit_and_unknown_is_large(size: int | None, here: bool) -> None:
     runner = AutoRunner(program(), 2, lambda: Recorder(program()), most_bytes=1000)
@@ -130,9 +125,6 @@ def test_the_size_of_a_negative_limit_is_refused(topology: TridentTopology) -> N
         topology.start(engine="auto", auto_bytes=-1)
 
 
-# ---- what spouts say --------------------------------------------------------------------------------------------------
-
-
 def test_the_spouts_know_how_large_their_batches_are(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("one\ntwo\n")
     fixed = FixedBatchSpout("n: bigint", 3, *[(n,) for n in range(10)]).get_coordinator({})
@@ -164,9 +156,6 @@ def test_a_size_that_cannot_be_told_fails_the_batch(topology: TridentTopology, m
     with pytest.raises(BatchFailedError, match="the disk is gone"):
         running_topology.process_all_available()
     assert running_topology.status["failures"] == 2
-
-
-# ---- runs of a topology -----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -235,9 +224,6 @@ def test_where_spark_does_not_start_the_topology_ends_at_once_and_says_why(
         running_topology.process_all_available()
     assert (caught.value.txid, running_topology.status["failures"]) == (2, 1)
     assert running_topology.txid == 1
-
-
-# ---- with Spark -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.spark

@@ -158,9 +158,6 @@ def test_a_server_that_goes_away_ends_the_topology_by_name(tmp_path: Path) -> No
 _SOON = (3, 4.0, 50, 200, 50, 2000, True, 1000)  # of the arguments of a policy, which otherwise tries for ten minutes
 
 
-# ---- what it refuses ----------------------------------------------------------------------------------------------------
-
-
 def test_no_server_at_the_address_is_said_at_once_without_its_token() -> None:
     (port,) = free_ports(1)
     topology, _ = counting(MemoryMapState.opaque())

@@ -1,7 +1,5 @@
 """User code that gives more than a machine holds: refused while it is emitted, with step and tuple named, on both engines."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -19,15 +17,7 @@ from trident.drpc import LocalDRPC
 from trident.engine import spark_runner
 from trident.errors import DRPCExecutionException
 from trident.fields import Fields
-from trident.operations import (
-    BaseAggregator,
-    BaseQueryFunction,
-    BaseStateUpdater,
-    Count,
-    Function,
-    arrow_function,
-    col,
-)
+from trident.operations import BaseAggregator, BaseQueryFunction, BaseStateUpdater, Count, Function, arrow_function, col
 from trident.operations.names import operation_name
 from trident.spark.job_errors import JobFailed
 from trident.spark.spark_resources import most_shipped
@@ -193,9 +183,6 @@ def test_a_text_beyond_what_arrow_holds_is_named_without_being_written_out() -> 
     ) as caught:
         out.columns(pa.table({}), Fields())
     assert len(str(caught.value)) < 2_000
-
-
-# ---- what Spark can take -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """What outgrows Spark, Arrow or a partition is named with the way out, and Spark goes on; and batches that spill."""
 
-from __future__ import annotations
-
 import mmap
 import os
 import subprocess
@@ -176,9 +174,6 @@ def test_a_crash_of_native_code_is_not_said_to_be_lack_of_memory(said: str, cras
     assert "or native code crashed" in way_out(
         "Python worker exited unexpectedly (crashed). Consider faulthandler.enabled"
     )
-
-
-# ---- spills ----------------------------------------------------------------------------------------------------------
 
 
 SPILLING = """

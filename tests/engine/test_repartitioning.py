@@ -1,7 +1,5 @@
 """Partitions of a batch, on both engines: who is where, how many there are, and what becomes of errors there."""
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -202,9 +200,6 @@ def test_a_tuple_is_put_aside_behind_an_exchange(engine: str, topology: TridentT
         "s/partition",
         "s/partition/filter",
     ]
-
-
-# ---- assemblies, filters, grouped each ---------------------------------------------------------------------------------
 
 
 class Shouted:

@@ -1,7 +1,5 @@
 """ReplayCheck: what does not repeat itself is found, with its step and tuple; what does repeat itself gives no alarm."""
 
-from __future__ import annotations
-
 import itertools
 import logging
 import random

@@ -1,7 +1,5 @@
 """What resident workers hold for a stage: complete, late, too much, cut off; and a worker whose driver is silent."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from collections.abc import Iterator
@@ -160,9 +158,6 @@ def test_who_does_not_have_the_keys_of_a_pool_is_not_heard() -> None:
         friend.send("late")
     for each in (own, stranger, other):
         each.close()
-
-
-# ---- the network between two workers is cut, while the driver reaches both ---------------------------------------------
 
 
 ROWS = 40

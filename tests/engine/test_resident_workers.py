@@ -192,8 +192,6 @@ def test_a_worker_that_cannot_be_prepared_fails_the_attempt_as_data(spark: Spark
         run_all(topology, "spark", workers="resident", max_batch_attempts=2)
 
 
-# ---- random lives ----------------------------------------------------------------------------------------------------
-
 _STATES = ("words", "shelves")
 
 

@@ -1,7 +1,5 @@
 """Spark Connect, resident workers and the lowering to DataFrames as further engines: the semantic suite, random topologies."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -352,9 +352,6 @@ def test_a_level_reads_only_the_stages_that_send_to_it() -> None:
     assert routes_of(program, any_way=False, apart=True, width=3).driver == range(4, 7)
 
 
-# ---- DataFrames: the numbers that Spark sends to each partition are those that we take ---------------------------------
-
-
 @pytest.mark.parametrize("partitions", [1, 2, 7, 64])
 def test_there_is_a_number_for_each_partition(partitions: int) -> None:
     numbers = numbers_for(partitions)
@@ -368,9 +365,6 @@ def test_spark_sends_each_number_where_we_think(partitions: int, spark: Any) -> 
     ids = spark.range(-50, 50).selectExpr("cast(id AS int) AS number")
     rows = ids.repartition(partitions, "number").withColumn("at", spark_partition_id()).collect()
     assert {row.number: row["at"] for row in rows} == {n: partition_of(n, partitions) for n in range(-50, 50)}
-
-
-# ---- rows without columns --------------------------------------------------------------------------------------------
 
 
 Ways = Callable[[TridentTopology, Stream], Stream]

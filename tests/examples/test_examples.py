@@ -1,7 +1,5 @@
 """The examples run as they stand, print what they say, and keep what they claim."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

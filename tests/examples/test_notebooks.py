@@ -1,7 +1,5 @@
 """The notebooks of examples/ say what their kernels say; a topology is redefined in a kernel, in process and on Spark."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys
@@ -93,8 +91,7 @@ STOP = "running.stop()"
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    "engine",
-    ['engine="in_process"', pytest.param('master="local[2]"', marks=[pytest.mark.spark, pytest.mark.long])],
+    "engine", ['engine="in_process"', pytest.param('master="local[2]"', marks=[pytest.mark.spark, pytest.mark.long])]
 )
 def test_steps_are_redefined_in_a_kernel_that_goes_on(engine: str, tmp_path: Path) -> None:
     first, second = STEPS.format(sign="!", times=1, rows="aba"), STEPS.format(sign="?", times=2, rows="abab")

@@ -1,7 +1,5 @@
 """The comparison at the top of the README is true: after a kill `foreachBatch` counts twice, and a topology does not."""
 
-from __future__ import annotations
-
 import re
 import signal
 import sqlite3

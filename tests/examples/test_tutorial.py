@@ -1,7 +1,5 @@
 """The tutorial is followed in one folder, page after page, and shows what the pages say; its first page needs Spark."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from pathlib import Path

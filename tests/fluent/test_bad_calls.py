@@ -3,8 +3,6 @@
 The calls of single streams are in `test_topology.py`, what only shows in a batch is in `run/test_bad_input.py`.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from datetime import timedelta
@@ -371,9 +369,6 @@ def test_assemblies_without_end_name_the_stream(stream: Stream) -> None:
         TopologyError, match=r"stream 's/bool': assembly <function pong at .*> applies itself without end"
     ):
         ping(stream)
-
-
-# ---- states whose values expire before a window or a join needs them no more -----------------------------------------
 
 
 S = timedelta(seconds=1)

@@ -1,7 +1,5 @@
 """The memory that steps ask for: recorded in the plan, summed by stages, and set aside where Spark can do it."""
 
-from __future__ import annotations
-
 import logging
 import os
 import subprocess
@@ -73,9 +71,6 @@ def test_a_local_master_places_nothing_and_says_so(spark: Any, caplog: pytest.Lo
         assert running.state("count").get() == 1
     said = [record.message for record in caplog.records if "honoured" in record.message]
     assert said == ["topology t: master local[2] sets no memory aside for Python; memory loads are not honoured"]
-
-
-# ---- what Spark can honour ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

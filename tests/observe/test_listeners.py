@@ -122,9 +122,7 @@ class Raising(Kept):
         raise SystemExit(f"batch {event.txid}")
 
 
-def test_a_listener_that_raises_harms_neither_topology_nor_listeners(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_listener_that_raises_harms_neither_topology_nor_listeners(caplog: pytest.LogCaptureFixture) -> None:
     raising, kept = Raising(), Kept()
     with started(word_topology("raising", 1, "a b c"), raising, kept) as running:
         running.process_all_available()

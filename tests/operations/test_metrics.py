@@ -1,7 +1,5 @@
 """Counters of operations come back with each batch, wherever they ran, from the attempt that is committed."""
 
-from __future__ import annotations
-
 import pickle
 import threading
 from collections.abc import Mapping
@@ -17,13 +15,7 @@ from tests.harness.topology_runs import keep, run_all, touch
 from trident import Stream, TridentCollector, TridentTopology, TridentTuple
 from trident.counts import add_counts, count_again, counting
 from trident.fields import Fields
-from trident.operations import (
-    ArrowFunction,
-    Counter,
-    Function,
-    Sum,
-    TridentOperationContext,
-)
+from trident.operations import ArrowFunction, Counter, Function, Sum, TridentOperationContext
 
 
 class Counted:
@@ -53,9 +45,6 @@ class Whole(Counted, ArrowFunction):
 
 def numbers(topology: TridentTopology, batch: int = 3) -> Stream:
     return topology.new_stream("n", FixedBatchSpout("n: int", batch, *([n] for n in range(5))))
-
-
-# ---- what is dropped ---------------------------------------------------------------------------------------------------
 
 
 class FailsOnce(Keep):
@@ -113,9 +102,6 @@ def test_partitions_that_are_committed_side_by_side_count_together() -> None:
     ).parallelism_hint(3)
     running = run_all(topology, "in_process")
     assert running.status["metrics"]["Reducing/calls"] == 5
-
-
-# ---- counters by themselves --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["", "a/b", None, 1])

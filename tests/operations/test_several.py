@@ -388,9 +388,6 @@ def test_how_many_values_are_kept_is_a_whole_number_of_one_or_more(make: Any, va
         make(values)
 
 
-# ---- a NaN and a negative zero, sums beyond their types ----------------------------------------------------------------
-
-
 ORDERED = {
     "least": Min("d"),
     "most": Max("d"),

@@ -1,7 +1,5 @@
 """The operations of Storm's own tests."""
 
-from __future__ import annotations
-
 import pytest
 
 from spouts import FixedBatchSpout

@@ -1,7 +1,5 @@
 """Topologies to be explained; between them they have every kind of step."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

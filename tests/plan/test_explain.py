@@ -1,7 +1,5 @@
 """What `explain` says of whole topologies, `describe` of states, and the drawings show of the graph."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import re
@@ -9,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
@@ -120,9 +117,6 @@ def test_a_state_that_executors_commit_is_a_stage_of_its_own() -> None:
     assert "      committed by the executors; the driver publishes what their tasks wrote\n" in text  # it is in Delta
 
 
-# ---- what describe says of states ------------------------------------------------------------------------------------
-
-
 def test_a_state_is_described() -> None:
     (count,) = word_count().describe()
     why = "a replay is applied to the value from before the batch"
@@ -205,81 +199,6 @@ def test_what_is_called_exact_is_what_is_let_start(promise: SpoutType, kind: Sta
 
 
 DRAWN = [word_count, stock, everything, with_requests]
-_TOKEN = re.compile(r'\s*("(?:[^"\\]|\\.)*"|->|[{}\[\];,=]|\w+)', re.DOTALL)
-
-
-class Drawing(NamedTuple):
-    """What was read: node -> label, edges, and cluster -> nodes."""
-
-    nodes: dict[str, str]
-    edges: set[tuple[str, str]]
-    clusters: dict[str, list[str]]
-
-
-class DotParser:
-    """A parser of the part of DOT that Graphviz calls graph, subgraph, node_stmt, edge_stmt and attr_stmt."""
-
-    def __init__(self, text: str) -> None:
-        self.tokens, at = [], 0
-        while text[at:].strip():
-            found = _TOKEN.match(text, at)
-            assert found is not None, f"no DOT at {text[at : at + 40]!r}"
-            self.tokens.append(found[1])
-            at = found.end()
-        self.drawing = Drawing({}, set(), {})
-
-    def parse(self) -> Drawing:
-        self.take("digraph")
-        self.word()
-        self.block("")
-        assert not self.tokens, self.tokens
-        return self.drawing
-
-    def block(self, cluster: str) -> None:
-        self.take("{")
-        while self.tokens[0] != "}":
-            self.statement(cluster)
-        self.take("}")
-
-    def statement(self, cluster: str) -> None:
-        if self.tokens[0] == "subgraph":
-            self.take("subgraph")
-            self.block(self.word())
-            return
-        name = self.word()
-        if self.tokens[0] == "=":
-            self.take("=")
-            self.word()
-        elif self.tokens[0] == "->":
-            self.take("->")
-            self.drawing.edges.add((name, self.word()))
-            self.attributes()
-        elif (given := self.attributes()) and name != "node":
-            self.drawing.nodes[name] = given["label"]
-            self.drawing.clusters.setdefault(cluster, []).append(name)
-        self.take(";")
-
-    def attributes(self) -> dict[str, str]:
-        found: dict[str, str] = {}
-        if self.tokens[0] != "[":
-            return found
-        while self.tokens.pop(0) != "]":  # that was "[" or ","
-            name = self.word()
-            self.take("=")
-            found[name] = self.word()
-            if self.tokens[0] != ",":
-                self.take("]")
-                break
-        return found
-
-    def word(self) -> str:
-        token = self.tokens.pop(0)
-        assert token[0] == '"' or token.isidentifier() or token.isdigit(), token
-        unescaped = {r"\"": '"', r"\\": "\\", r"\n": "\n"}
-        return re.sub(r'\\["\\n]', lambda found: unescaped[found[0]], token[1:-1]) if token[0] == '"' else token
-
-    def take(self, token: str) -> None:
-        assert self.tokens.pop(0) == token
 
 
 def edges_of(graph: Graph) -> set[tuple[str, str]]:
@@ -297,23 +216,7 @@ def awkward() -> TridentTopology:
 
 
 @pytest.mark.parametrize("made", [*DRAWN, awkward])
-def test_dot_can_be_read_and_is_the_graph(made: Callable[[], TridentTopology]) -> None:
-    graph = made().graph()
-    drawing = DotParser(made().to_dot()).parse()
-    assert set(drawing.nodes) == {node.id for node in graph.nodes} | {f"state {state.name}" for state in graph.states}
-    assert drawing.edges == edges_of(graph)
-    for node in graph.nodes:
-        assert drawing.nodes[node.id].startswith(node.id.rpartition("/")[2] + "\n")
-
-
-@pytest.mark.parametrize("text", ["digraph x { a -> ; }", 'digraph x { "a" [label="b ]; }', "graph x { }"])
-def test_what_is_no_dot_is_found(text: str) -> None:
-    with pytest.raises((AssertionError, IndexError)):
-        DotParser(text).parse()
-
-
-@pytest.mark.parametrize("made", [*DRAWN, awkward])
-def test_mermaid_is_the_graph_too(made: Callable[[], TridentTopology]) -> None:
+def test_mermaid_is_the_graph(made: Callable[[], TridentTopology]) -> None:
     graph = made().graph()
     first, *lines = made().to_mermaid().splitlines()
     assert first == "flowchart LR"
@@ -351,10 +254,9 @@ def test_drawings_do_not_depend_on_what_else_is_declared() -> None:
     assert mine == [line for line in two.to_mermaid().splitlines() if "n_lines" in line]
 
 
-@pytest.mark.parametrize("draw", [TridentTopology.to_dot, TridentTopology.to_mermaid])
-def test_a_topology_that_does_nothing_cannot_be_drawn(draw: Callable[[TridentTopology], str]) -> None:
+def test_a_topology_that_does_nothing_cannot_be_drawn() -> None:
     with pytest.raises(TopologyError, match="has no stream"):
-        draw(TridentTopology("t"))
+        TridentTopology("t").to_mermaid()
 
 
 if __name__ == "__main__":

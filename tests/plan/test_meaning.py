@@ -1,7 +1,5 @@
 """What states and streams mean: what belongs to it, and what does not."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import replace

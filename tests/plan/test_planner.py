@@ -1,7 +1,5 @@
 """From the graph to the plan: what fuses, what is exchanged and when, which columns live, in which order a batch commits."""
 
-from __future__ import annotations
-
 import pickle
 from typing import Any
 
@@ -344,9 +342,6 @@ def test_a_plan_holds_no_engine_and_can_be_pickled(topology: TridentTopology) ->
     assert (again.levels, again.exchanges.keys()) == (plan.levels, plan.exchanges.keys())
 
 
-# ---- which commits executors can run, in which level of the job --------------------------------------------------------
-
-
 def counted(stream: Any, name: str) -> Any:
     return stream.group_by("line").persistent_aggregate(MemoryMapState(), Count(), "n", state_name=name)
 
@@ -366,9 +361,7 @@ def test_a_state_is_a_level_with_a_partition_for_each_of_the_states(topology: Tr
     assert (sink.target, sink.routing.kind, str(sink.routing.fields)) == (entry, "key", "line: string")
 
 
-def test_independent_states_commit_in_one_stage_what_is_behind_one_later(
-    topology: TridentTopology,
-) -> None:
+def test_independent_states_commit_in_one_stage_what_is_behind_one_later(topology: TridentTopology) -> None:
     stream = lines(topology)
     first, _ = counted(stream, "first"), counted(stream, "second")
     counted(first.new_values_stream(), "behind")

@@ -3,8 +3,6 @@
 Records go to files in build/proof, or in the folder that `--out` names. The exit code is 1 if anything was wrong.
 """
 
-from __future__ import annotations
-
 import argparse
 import datetime as dt
 import logging

@@ -106,9 +106,6 @@ def _history(folder: Path, life: Mapping[str, Any]) -> list[Txn]:
     return history
 
 
-# ---- the drivers ----------------------------------------------------------------------------------------------------
-
-
 BATCH_SIZE = 10
 
 
@@ -172,9 +169,6 @@ def read(life: dict[str, Any]) -> None:
                 is_last = False
                 if isinstance(error, StateError) and not isinstance(error, BackendError):
                     raise
-
-
-# ---- the checker ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,5 @@
 """P4, P5 and P9: processes and servers that are killed, and a cluster under random faults for a long time."""
 
-from __future__ import annotations
-
 import io
 import itertools
 import random
@@ -211,9 +209,6 @@ def _ledgers(folder: Path, servers: RowServers, seed: int, on_ensemble: bool) ->
     deaths = sum(bool(re.search(r" (killed|lost|away)", each)) for each in faults)
     supervisors = sum(each.startswith(("supervisor", "machine")) and "frozen" not in each for each in faults)
     return {"faults": len(faults), "kills": deaths, "zombies": frozen, "supervisors": supervisors}
-
-
-# ---- P5 ------------------------------------------------------------------------------------------------------------------
 
 
 def servers_killed(work: Path, seed: int) -> Group:

@@ -1,7 +1,5 @@
 """A mutant: the product with one seeded bug, and the tests that are to catch it."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -3,8 +3,6 @@
 Prints a table; exit code 1 if a mutant survives. The tests must pass without any mutant, which is tried first.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import queue

@@ -1,7 +1,5 @@
 """Mutants of the log: what a record means, how it survives a crash, who may write it."""
 
-from __future__ import annotations
-
 from tests.proof.mutant import mutants
 
 OF_LOGS = mutants(

@@ -1,7 +1,5 @@
 """Mutants of a running topology: the order of batches, their commit, executors, windows, readers, bolts."""
 
-from __future__ import annotations
-
 from tests.proof.mutant import mutants
 
 OF_RUNS = mutants(

@@ -1,7 +1,5 @@
 """Mutants of spouts, of what a batch contains, of keys and partitions, and of requests."""
 
-from __future__ import annotations
-
 from tests.proof.mutant import mutants
 
 OF_SOURCES = mutants(

@@ -1,7 +1,5 @@
 """Mutants of what makes a key-value store exact: the maps, their rule, the sentinel, the memories in front of a store."""
 
-from __future__ import annotations
-
 from tests.proof.mutant import mutants
 
 OF_STATES = mutants(

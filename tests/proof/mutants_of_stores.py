@@ -1,7 +1,5 @@
 """Mutants of the stores: who may write a partition, and what a store does with a commit."""
 
-from __future__ import annotations
-
 from tests.proof.mutant import mutants
 
 OF_STORES = mutants(

@@ -1,7 +1,5 @@
 """P3: Hypothesis machines over maps, log, readers, spouts' metadata and acker; the coordinator has one among its tests."""
 
-from __future__ import annotations
-
 import itertools
 import random
 import tempfile

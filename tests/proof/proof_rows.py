@@ -1,7 +1,5 @@
 """The rows of the table, in their order: what each is about, and how much of it is wanted."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from functools import partial
 from importlib import import_module

@@ -1,7 +1,5 @@
 """P1, P2 and P8: the code of production under simulation, cell by cell and at random; random topologies of bolts."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import random

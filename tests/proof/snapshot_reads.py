@@ -1,7 +1,5 @@
 """P6: other processes read two states beside commits; both are of one batch, and no reader goes back."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import subprocess

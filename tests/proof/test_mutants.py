@@ -1,7 +1,5 @@
 """The list of mutants is true to the code, and what is said of a mutant is what its tests say."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

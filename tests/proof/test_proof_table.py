@@ -1,7 +1,5 @@
 """A small part of each row runs here, and a broken rule makes each of them say so; `make proof` runs all of it."""
 
-from __future__ import annotations
-
 import csv
 import random
 from collections.abc import Callable, Iterator, Mapping
@@ -60,9 +58,6 @@ def a_part(name: str, trials: Callable[[Path, int], Iterator[Trial]]) -> Row:
     return Row(name, ROWS[name].what, {"cases": 1}, trials)
 
 
-# ---- simulated -----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.long
 @pytest.mark.parametrize(("name", "size"), [("P1", 50), ("P2", 50)])
 def test_simulated_rows_are_right_and_see_a_rule_that_is_switched_off(
@@ -79,9 +74,6 @@ def test_simulated_rows_are_right_and_see_a_rule_that_is_switched_off(
 @pytest.mark.long
 def test_cells_of_every_pairing_are_drawn(tmp_path: Path) -> None:
     assert len({trial.group for trial in ROWS["P1"].trials(tmp_path, SEED)}) == 6 + 8
-
-
-# ---- machines ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -164,9 +156,6 @@ def test_the_row_of_machines_has_all_six_and_the_log_in_four_homes(tmp_path: Pat
     assert groups[5:] == [f"log in {home}" for home in ("files", "PostgreSQL", "an object store", "ZooKeeper")]
 
 
-# ---- processes -----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.long
 def test_a_driver_that_is_stopped_and_replaced_counts_as_a_zombie(tmp_path: Path) -> None:
     def trials(work: Path, seed: int) -> Iterator[Trial]:
@@ -228,9 +217,6 @@ def test_a_history_of_appends_beside_killed_drivers_is_right_and_exported(tmp_pa
     assert len(lines) == 2 * (6 + record.counts["reads"])
 
 
-# ---- bolts ---------------------------------------------------------------------------------------------------------------
-
-
 def run_many(seeds: range) -> None:
     for seed in seeds:
         in_process(seed)
@@ -264,8 +250,6 @@ def test_the_oracle_of_trees_sees_what_is_early_and_what_is_lost(tmp_path: Path)
 def test_random_bolts_on_spark_lose_nothing_though_workers_are_killed(tmp_path: Path) -> None:
     assert on_spark(tmp_path / "journal", SEED)["kills"] > 0
 
-
-# ---- histories -----------------------------------------------------------------------------------------------------------
 
 BATCHES = [Txn(0, [("a", 1), ("b", 2)]), Txn(0, [("a", 3), ("a", 4)]), Txn(0, [("b", 5)])]
 LAST = Txn(1, reads={"a": [1, 3, 4], "b": [2, 5]})
@@ -305,9 +289,6 @@ def test_a_history_is_written_as_elle_reads_it() -> None:
         '{:index 2, :type :invoke, :process 1, :f :txn, :value [[:r "a" nil] [:r "b" nil]]}',
         '{:index 3, :type :ok, :process 1, :f :txn, :value [[:r "a" [1]] [:r "b" []]]}',
     ]
-
-
-# ---- the table -----------------------------------------------------------------------------------------------------------
 
 
 def failing(work: Path, seed: int) -> Iterator[Trial]:

@@ -3,8 +3,6 @@
 It decides one request after the other, as S3 does for one object.
 """
 
-from __future__ import annotations
-
 import io
 import sys
 import threading

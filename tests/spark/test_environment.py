@@ -120,9 +120,6 @@ def test_workers_run_the_python_of_the_driver_unless_the_user_says_otherwise(mon
     assert os.environ["PYSPARK_PYTHON"] == "./environment/bin/python"
 
 
-# ---- sessions --------------------------------------------------------------------------------------------------------
-
-
 def test_a_local_session_has_our_settings(spark: SparkSession) -> None:
     wanted = {
         "spark.master": "local[2]",

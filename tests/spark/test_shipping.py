@@ -1,7 +1,5 @@
 """What executors get (code, slots), and what is passed on of what Spark's JVM prints."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import subprocess
@@ -143,9 +141,6 @@ def test_a_second_topology_ships_the_same_packages_behind_the_firsts_archive(
     monkeypatch.syspath_prepend(str(archive))
     monkeypatch.delitem(sys.modules, "spouts", raising=False)
     assert [one for one in shipping._files() if one[0].startswith("spouts/")] == first
-
-
-# ---- executors that lack something -----------------------------------------------------------------------------------
 
 
 _LOST = (

@@ -1,7 +1,5 @@
 """The process that forks Spark's Python workers: what it imports, what its forks keep of that, and who runs it."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import zipfile

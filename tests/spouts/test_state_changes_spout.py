@@ -101,11 +101,7 @@ def test_the_fields_are_those_of_the_key_and_the_values(spec: StateSpec, tmp_pat
         chosen["until"],
         coordinator.traits(chosen).is_start_position,
         coordinator.initialize_transaction(2, chosen),
-    ) == (
-        1,
-        True,
-        None,
-    )
+    ) == (1, True, None)
     sales.run([("oslo", 1)])
     definition = coordinator.initialize_transaction(2, chosen)
     assert definition is not None

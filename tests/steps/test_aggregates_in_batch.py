@@ -1,7 +1,5 @@
 """Aggregates within a batch, on both engines: the documented examples, and what is easily got wrong."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -44,9 +42,6 @@ def in_partitions(topology: TridentTopology, fields: str, *partitions: Sequence[
     batch = [(*row, number) for number, part in enumerate(partitions) for row in part]
     stream = rows(topology, f"{fields}, p: int", *batch)
     return stream.partition(lambda row, count: row["p"]).parallelism_hint(len(partitions))
-
-
-# ---- the aggregators of the tests --------------------------------------------------------------------------------------
 
 
 class Longest(CombinerAggregator[str | None]):
@@ -120,8 +115,6 @@ class Attempts(Aggregator[Any]):
 
 COUNTS = [Count(), CountAll(), Fold(), CountAsAggregator()]
 
-# ---- partition_aggregate -----------------------------------------------------------------------------------------------
-
 
 def test_a_partition_without_tuples_counts_zero(engine: str, topology: TridentTopology) -> None:
     stream = in_partitions(topology, "a: string", [("a",), ("b",)], [], [("c",)])
@@ -138,9 +131,6 @@ def test_a_stream_without_a_part_of_the_batch_is_one_empty_partition(engine: str
     run_all(topology, engine)
     assert [kept.batches for kept in counts] == [{1: [(1,)], 2: [(0,)]}, {1: [(0,)], 2: [(1,)]}]
     assert all_of_it.batches == {1: [(0,)], 2: [(1,)]}
-
-
-# ---- aggregate ---------------------------------------------------------------------------------------------------------
 
 
 def test_an_empty_batch_counts_zero_once_and_no_group(engine: str, topology: TridentTopology) -> None:
@@ -185,9 +175,6 @@ def test_an_aggregator_is_told_the_attempt_also_behind_a_state(
     assert (txid, attempt, text) == (1, 1, text.partition(",")[0] + ", retry 1)")
 
 
-# ---- chained_agg -------------------------------------------------------------------------------------------------------
-
-
 CHAINS: dict[str, tuple[list[Any], list[tuple[Any, ...]]]] = {
     "the last varies fastest": (
         [Emits("pq"), Emits("123")], [("p", "1"), ("p", "2"), ("p", "3"), ("q", "1"), ("q", "2"), ("q", "3")],
@@ -210,9 +197,6 @@ def test_a_chain_gives_every_combination(engine: str, topology: TridentTopology)
     assert {case: kept.rows for case, kept in found.items()} == {
         case: expected for case, (_, expected) in CHAINS.items()
     }
-
-
-# ---- min_by, max_by, min, max ------------------------------------------------------------------------------------------
 
 
 def test_the_extremes_of_each_partition_by_a_comparator(engine: str, topology: TridentTopology) -> None:
@@ -258,8 +242,6 @@ def test_the_extremes_of_every_type(case: str, grouped: bool, topology: TridentT
     assert [[n for (n,) in one.rows] for one in kept] == [least, greatest]
 
 
-# ---- FirstN ------------------------------------------------------------------------------------------------------------
-
 FIRST: dict[str, tuple[FirstN, list[Any]]] = {
     "the smallest, in order": (FirstN(3, "v"), [-1, 1, 2]),
     "the largest, in order": (FirstN(3, "v", reverse=True), [9, 7, 2]),
@@ -300,9 +282,6 @@ def test_of_equal_ones_the_first_that_came_stand_before(topology: TridentTopolog
     run_all(topology, "in_process")
     for (_, reverse, n), kept in found.items():
         assert [number for _, number in kept.rows] == ([1, 0, 5, 2, 4, 3] if reverse else [2, 4, 0, 5, 1, 3])[:n]
-
-
-# ---- behind a state, poison, errors ------------------------------------------------------------------------------------
 
 
 def test_a_state_without_new_values_counts_zero(engine: str, topology: TridentTopology) -> None:

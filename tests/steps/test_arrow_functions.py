@@ -1,7 +1,5 @@
 """Functions over Arrow arrays: what they may return, what is refused, and how one bad tuple is found among many."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -109,8 +107,6 @@ def test_a_decorated_function_can_still_be_called() -> None:
     assert length(pa.array(["ab"])).to_pylist() == [2]  # type: ignore[operator]
     assert odd(pa.array([1, 2])).to_pylist() == [True, False]  # type: ignore[operator]
 
-
-# ---- what may be returned ------------------------------------------------------------------------------------------------
 
 TABLE = pa.table({"line": pa.array([line for line, _ in ROWS]), "n": pa.array([n for _, n in ROWS], pa.int32())})
 IN = Fields("line: string, n: int")
@@ -243,9 +239,6 @@ def test_null_in_a_mask_drops_the_tuple(mask: list[bool | None], left: list[int]
     assert kept(arrow_filter(lambda batch: pa.chunked_array([array])), whole=True) == left
 
 
-# ---- what is refused where it runs -------------------------------------------------------------------------------------
-
-
 def given_back(result: Any, output: str = "x: bigint", flat: bool = False) -> ArrowFunction:
     return arrow_function(output, flat)(lambda *columns: result)
 
@@ -298,9 +291,6 @@ def test_a_wrong_result_is_named_and_not_tried_again(run: Callable[[], Any], err
     assert raised.value.failure.retry is False
 
 
-# ---- what is refused at the call -----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("call", "error"),
     [
@@ -336,9 +326,6 @@ def test_a_wrong_use_is_refused_at_the_call(call: Callable[[Stream], Any], error
     with pytest.raises(TopologyError) as raised:
         call(stream_of(TridentTopology("t")))
     assert error in str(raised.value)
-
-
-# ---- one bad tuple among many --------------------------------------------------------------------------------------------
 
 
 class Picky(ArrowFunction):
@@ -418,9 +405,6 @@ def test_a_bad_tuple_in_a_topology(engine: str, tmp_path: Path) -> None:
     assert kept_rows.rows == [(n * 10,) for n in (0, 1, 2, 3, 4, 6, 7)]
     (letter,) = [json.loads(line) for line in next(tmp_path.glob("*.jsonl")).read_text().splitlines()]
     assert (letter["step"], letter["tuple"]) == ("in/Picky", "[n=5]")
-
-
-# ---- life cycle ----------------------------------------------------------------------------------------------------------
 
 
 class Prepared(ArrowFunction):

@@ -1,7 +1,5 @@
 """Expressions give what the obvious Python gives, and what is mistyped is refused at the call."""
 
-from __future__ import annotations
-
 import datetime
 import json
 import operator
@@ -208,8 +206,6 @@ def test_an_expression_has_no_truth_value() -> None:
         bool(col("a") > 1)
 
 
-# ---- what is refused at the call ---------------------------------------------------------------------------------------
-
 WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: col("s") + 1, "cannot compute (col('s') + lit(1)): + takes two numbers, but "
      "col('s') is string and lit(1) is bigint"),
@@ -277,9 +273,6 @@ def test_a_wrong_call_is_refused(call: Callable[[Stream], Any], error: str) -> N
     with pytest.raises(TopologyError) as raised:
         call(stream_of(TridentTopology("t")))
     assert error in str(raised.value)
-
-
-# ---- in a topology -----------------------------------------------------------------------------------------------------
 
 
 def test_select_and_where_work_on_batches(engine: str) -> None:

@@ -1,7 +1,5 @@
 """`First` and `Last`: the kernel gives what their Python code gives, states keep the right tuple, replays change nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Merges, joins and reducers of several streams, on both engines."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -45,9 +43,6 @@ def by_text(found: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
     return sorted(found, key=str)
 
 
-# ---- merge -------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("names", [None, "place, n, product"])
 def test_a_merge_of_the_same_names_in_another_order_mixes_no_fields(
     engine: str, topology: TridentTopology, names: str | None
@@ -64,9 +59,6 @@ def test_a_merge_of_the_same_names_in_another_order_mixes_no_fields(
     assert by_text(cut.rows) == [("bolt",), ("nut",), ("nut",)]
     assert by_text(sums.rows) == [("oslo", 4), ("rome", 2)]
     assert done.state(total).multi_get([("oslo", "nut"), ("rome", "bolt"), ("nut", "oslo")]) == [4, 2, None]
-
-
-# ---- join --------------------------------------------------------------------------------------------------------------
 
 
 def test_a_join_of_three_streams_by_two_fields(engine: str, topology: TridentTopology) -> None:
@@ -138,9 +130,6 @@ def _combined(key: Any, sides: list[list[tuple[Any, int]]], outer: tuple[bool, .
     filled = [side or (missing if may else []) for side, may in zip(sides, outer, strict=True)]
     for chosen in itertools.product(*filled):
         yield tuple(itertools.chain(*chosen)) if preserve else (key, *(value for _, value in chosen))
-
-
-# ---- multi_reduce ------------------------------------------------------------------------------------------------------
 
 
 class Together(MultiReducer[list[str]]):
@@ -245,9 +234,6 @@ def test_a_reducer_that_fails_once_is_run_again(where: str, topology: TridentTop
     running = run_all(topology, "in_process", max_batch_attempts=2)
     assert kept.rows == [("begin",), ("0a 0b",)]
     assert running.status["lastFailure"] == f"RuntimeError: once in {where}"
-
-
-# ---- what is refused ---------------------------------------------------------------------------------------------------
 
 
 def other() -> Stream:

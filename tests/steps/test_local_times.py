@@ -1,7 +1,5 @@
 """What clocks show, and when, moment by moment and in expressions: compared with `zoneinfo` and with Spark."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -107,9 +105,6 @@ def test_no_change_of_any_clock_is_overlooked(year: int) -> None:
     for zone in sorted(available_timezones()):
         local = LocalClock.of(zone, S).local(np.array(moments))
         assert local.tolist() == [shown(zone, moment) for moment in moments], (zone, year, changes_in(zone, year))
-
-
-# ---- expressions with zones ------------------------------------------------------------------------------------------
 
 
 FIELDS = Fields("u: timestamp, l: timestamp_ntz, d: date")

@@ -1,7 +1,5 @@
 """What the Arrow kernels of the built-ins and plain functions give is what their Python code gives, row by row."""
 
-from __future__ import annotations
-
 import datetime as dt
 import math
 from collections.abc import Iterable, Iterator
@@ -118,9 +116,6 @@ def test_filter_null_is_filter_null(data: st.DataObject, names: tuple[str, ...])
         return rows
 
     assert kept(FilterNull()) == kept(row_by_row(FilterNull()))
-
-
-# ---- aggregates --------------------------------------------------------------------------------------------------------
 
 
 def whole_numbers(bits: int) -> st.SearchStrategy[int]:
@@ -241,9 +236,6 @@ def test_a_sum_of_decimals_and_floats_is_a_float() -> None:
     assert Sum().combine(Decimal("0.5"), 0.25) == Sum().combine(0.25, Decimal("0.5")) == 0.75
 
 
-# ---- partitions --------------------------------------------------------------------------------------------------------
-
-
 def test_the_partition_of_a_key_is_the_same_in_every_release() -> None:
     keys = [("the",), ("the", 1), (b"\0",), (None,), (2.5,), (dt.date(2024, 1, 1),), (dt.datetime(2024, 1, 1),), ()]
     assert [partition_of(key, 1000) for key in keys] == [131, 401, 28, 800, 123, 578, 967, 310]
@@ -256,9 +248,6 @@ def test_positions_by_partition_cover_every_key_once() -> None:
     assert list(places) == [0, 1, 2]
     assert sorted(at for ats in places.values() for at in ats) == list(range(100))
     assert (partitions_of([], 3), partitions_of([], 1), partitions_of(keys[:2], 1)) == ({}, {}, {0: [0, 1]})
-
-
-# ---- plain functions give what they give emission by emission, failures included -------------------------------------
 
 
 INPUTS = Fields("n: int")

@@ -1,7 +1,5 @@
 """Spouts and bolts that the tests share, and random topologies that note every execution of every tuple."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Anchors, answers, timeouts, ticks, and what is refused; a bolt reads a state of a Trident topology at its snapshot."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

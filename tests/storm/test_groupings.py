@@ -1,7 +1,5 @@
 """Declarations are checked; which values may be emitted, in which form, and which tasks get them."""
 
-from __future__ import annotations
-
 import datetime as dt
 import math
 import re
@@ -217,9 +215,6 @@ def test_a_direct_emit_goes_to_the_named_task() -> None:
             cluster.step()
         assert [cluster.instance("keep", at).got for at in range(2)] == [[], ["here"]]
         assert (cluster.errors, cluster.pending) == ([], 0)
-
-
-# ---- what a bolt emits is of its declared type, or is refused by name: the rule of Trident's columns -------------------------
 
 
 def stream(ddl: str) -> OutStream:

@@ -1,7 +1,5 @@
 """Topologies with threads in this process: exceptions, restarts, full queues, cycles, the end."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """What a running topology says of itself, put together of workers' snapshots: status, log, metrics, Storm UI's shape."""
 
-from __future__ import annotations
-
 import json
 import logging
 import re
@@ -122,9 +120,6 @@ def test_a_window_that_is_not_there_is_an_error(seen: TopologyStatus) -> None:
         seen.statistics.over(60)
 
 
-# ---- Storm UI ----------------------------------------------------------------------------------------------------------
-
-
 def test_the_page_of_a_topology_has_the_shape_of_storm_ui(seen: TopologyStatus) -> None:
     page = json.loads(json.dumps(seen.as_mapping(600)))
     assert (page["name"], page["status"], page["window"], page["windowHint"]) == ("slow", "ACTIVE", "600", "10m 0s")
@@ -160,9 +155,6 @@ def test_the_page_of_a_component_has_the_shape_of_storm_ui(seen: TopologyStatus)
 )
 def test_durations_are_written_as_in_storm_ui(seconds: float, text: str) -> None:
     assert pretty_seconds(seconds) == text
-
-
-# ---- in a LocalCluster ------------------------------------------------------------------------------------------------
 
 
 @contextmanager

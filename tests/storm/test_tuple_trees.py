@@ -1,7 +1,5 @@
 """The promise of the ackers: orders, doubles, timeouts; the word count of Storm, and random trees."""
 
-from __future__ import annotations
-
 import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -122,9 +120,6 @@ def test_killed_executors_lose_no_message(seed: int, steps: int) -> None:
     for _ in range(3):
         run.time_out()
     assert (run.early, run.acked, run.cluster.pending) == ([], set(range(MESSAGES)), 0)
-
-
-# ---- the tests above notice a wrong tracker -------------------------------------------------------------------------------
 
 
 _ACK, _EMIT = BoltCollector.ack, BoltCollector.emit

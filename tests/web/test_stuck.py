@@ -197,9 +197,7 @@ def test_what_one_source_has_is_the_lag_if_another_does_not_say(one_is_idle: tup
     assert running.at_work.left == f"{amount(left['amount'], 'bytes')} to be read"
 
 
-def test_a_lag_in_bytes_says_how_long_it_takes_at_this_rate(
-    one_is_idle: tuple[RunningTopology, UIServer],
-) -> None:
+def test_a_lag_in_bytes_says_how_long_it_takes_at_this_rate(one_is_idle: tuple[RunningTopology, UIServer]) -> None:
     _, server = one_is_idle
     files, clicks = get(server, SEEN)["sources"]
     rate = files["tuplesPerSecond"] * len(LINE)

@@ -104,7 +104,6 @@ def log_command(
 @command(app, "explain", "`trident explain examples/word_count.py:topology`")
 def explain_command(
     target: Target,
-    dot: Annotated[bool, flag("--dot", "Draw the graph, in the language of Graphviz.")] = False,
     mermaid: Annotated[bool, flag("--mermaid", "Draw the graph, as a Mermaid flowchart.")] = False,
     as_json: Annotated[bool, flag("--json", "Print the states and their guarantees as JSON.")] = False,
 ) -> None:
@@ -115,13 +114,12 @@ def explain_command(
     from trident.cli.target import load_topology
 
     topology = load_topology(target)
-    if dot + mermaid + as_json > 1:
-        raise typer.BadParameter("--dot, --mermaid and --json exclude each other")
+    if mermaid and as_json:
+        raise typer.BadParameter("--mermaid and --json exclude each other")
     if as_json:
         print_json(topology.describe())
     else:
-        text = topology.to_dot() if dot else topology.to_mermaid() if mermaid else topology.explain()
-        print_line(text, nl=False)
+        print_line(topology.to_mermaid() if mermaid else topology.explain(), nl=False)
 
 
 @command(app, "demo", "`trident demo --crash`, or `trident demo ~/books --engine in_process`")

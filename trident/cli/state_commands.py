@@ -309,11 +309,7 @@ def _print_origin(origin: ValueOrigin, as_json: bool, wide: bool) -> None:
 
 
 @command(state_app, "move", "`trident state move words.py:in_redis count --to words.py:in_postgres`")
-def move_command(
-    of: TopologyOptions,
-    state: StateName,
-    to: Annotated[str, option("", "MODULE:TOPOLOGY")],
-) -> None:
+def move_command(of: TopologyOptions, state: StateName, to: Annotated[str, option("", "MODULE:TOPOLOGY")]) -> None:
     """Move a state of a stopped topology to the place that its new declaration gives it. Readers may go on meanwhile.
 
     Every row is copied as it is stored, and compared; then the log notes the new place, and the former declaration is

@@ -28,13 +28,7 @@ from trident.cluster.code_store import CodeStore
 from trident.cluster.pages import ClusterOverview
 from trident.cluster.submissions import Submissions, rolled_back
 from trident.cluster_state.cluster_address import log_of, open_cluster_state
-from trident.cluster_state.cluster_records import (
-    Assignment,
-    NodePort,
-    StormBase,
-    WantedStatus,
-    machine_names,
-)
+from trident.cluster_state.cluster_records import Assignment, NodePort, StormBase, WantedStatus, machine_names
 from trident.cluster_state.storm_cluster_state import LEADER, NIMBUSES, StormClusterState
 from trident.errors import ClusterError, ClusterUnreachable, NoLeader
 from trident.roles import Closes

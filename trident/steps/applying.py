@@ -30,16 +30,7 @@ from trident.steps.failures import (
     failure_of,
 )
 from trident.steps.in_batch import has_aggregate_kernel
-from trident.steps.rows import (
-    Emitted,
-    as_values,
-    check_row,
-    columns_of,
-    iterate,
-    tuples_of,
-    typed_columns,
-    wrong_arity,
-)
+from trident.steps.rows import Emitted, as_values, check_row, columns_of, iterate, tuples_of, typed_columns, wrong_arity
 from trident.steps.vector_steps import each_vectorised, filter_vectorised, map_vectorised, select
 from trident.tuples import TridentTuple
 

@@ -259,11 +259,7 @@ def test_a_wrong_argument_or_place_is_refused(tmp_path: Path) -> None:
     for name, value, part in (
         ("mode", "cdf", "mode='cdf' of DeltaSpout: give 'append' or 'changes'"),
         ("on_removal", "ignore", "on_removal='ignore' of DeltaSpout: give 'error', 'skip' or 'added_files'"),
-        (
-            "starting_version",
-            "first",
-            "starting_version='first' of DeltaSpout: give .* 0, 'earliest' or 'latest'",
-        ),
+        ("starting_version", "first", "starting_version='first' of DeltaSpout: give .* 0, 'earliest' or 'latest'"),
         ("starting_version", -1, "starting_version=-1 of DeltaSpout: give a whole number of at least 0"),
         ("max_batch_files", 0, "max_batch_files=0 of DeltaSpout: give a whole number of at least 1"),
     ):

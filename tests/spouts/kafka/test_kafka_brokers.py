@@ -158,9 +158,7 @@ def hanging(cluster: KafkaCluster, kind: Spout, copies: int) -> Iterator[Hanging
 
 
 @pytest.mark.long
-def test_an_opaque_spout_goes_on_without_a_hanging_broker_until_it_is_back(
-    kafka_cluster: KafkaCluster,
-) -> None:
+def test_an_opaque_spout_goes_on_without_a_hanging_broker_until_it_is_back(kafka_cluster: KafkaCluster) -> None:
     with hanging(kafka_cluster, OPAQUE, copies=1) as made:
         for partition in (0, 1):  # whichever broker the driver asks
             made.produce(kafka_cluster.bootstrap, 0, 1)  # some of them are in a batch already when it hangs

@@ -40,9 +40,7 @@ def _offsets(place: KafkaPlace) -> list[int]:
     return [each.offset for each in place.committed()]
 
 
-def test_only_what_lies_below_the_lowest_unacked_is_committed_and_nothing_comes_again(
-    place: KafkaPlace,
-) -> None:
+def test_only_what_lies_below_the_lowest_unacked_is_committed_and_nothing_comes_again(place: KafkaPlace) -> None:
     place.fill(range(6))
     task = Task(place.spout())
     ids = [id_ for _, id_ in task.take(6)]

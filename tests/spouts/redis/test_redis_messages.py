@@ -130,9 +130,7 @@ def test_several_streams_take_turns_when_there_is_no_room_for_all(place: RedisPl
     task.close()
 
 
-def test_a_deleted_group_ends_the_worker_and_a_restart_reads_again(
-    place: RedisPlace,
-) -> None:
+def test_a_deleted_group_ends_the_worker_and_a_restart_reads_again(place: RedisPlace) -> None:
     place.fill(range(2))
     task = Task(place.spout())
     task.take(2)

@@ -280,11 +280,7 @@ def test_values_get_the_types_of_their_fields(
             {"max_entries": float("inf")},
             "max_entries=inf of .*Spout: give a whole number of at least 1",
         ),
-        (
-            ("redis://x", "s", FIELDS),
-            {"max_entries": 0},
-            "max_entries=0 of .*Spout: give a whole number of at least 1",
-        ),
+        (("redis://x", "s", FIELDS), {"max_entries": 0}, "max_entries=0 of .*Spout: give a whole number of at least 1"),
         (
             ("redis://x", "s", FIELDS),
             {"lost_entries": "ignore"},

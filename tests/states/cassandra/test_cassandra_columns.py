@@ -21,14 +21,7 @@ from states.cassandra.fence import timestamp
 from tests.harness.store_commits import commit_by, update, values
 from tests.states.cassandra.cassandra_states import EPOCH, Home, Log, commit, names
 from trident import TridentTopology, open_state
-from trident.errors import (
-    BackendError,
-    ConfigError,
-    CorruptValueError,
-    FencedError,
-    StateError,
-    StateMismatchError,
-)
+from trident.errors import BackendError, ConfigError, CorruptValueError, FencedError, StateError, StateMismatchError
 from trident.operations import Count, Split
 from trident.state import Key, Sentinel, Snapshot, StateConf, StateType
 from trident.state.values import OpaqueValue

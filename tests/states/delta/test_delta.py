@@ -27,12 +27,7 @@ from tests.states.delta.delta_states import (
     values,
     version_of,
 )
-from trident.errors import (
-    BackendError,
-    ConfigError,
-    CorruptValueError,
-    StateError,
-)
+from trident.errors import BackendError, ConfigError, CorruptValueError, StateError
 from trident.state.interfaces import StateConf, StateType
 from trident.state.txid import Txid
 from trident.state.values import CombinerValueUpdater, OpaqueValue, TransactionalValue

@@ -328,9 +328,7 @@ def test_a_batch_that_is_not_there_is_named(tmp_path: Path) -> None:
         state.at(Snapshot(9, committed))  # it may be of before: no commit notes when the state was emptied
 
 
-def test_a_long_untouched_state_is_found_though_its_tables_log_was_cleaned(
-    tmp_path: Path,
-) -> None:
+def test_a_long_untouched_state_is_found_though_its_tables_log_was_cleaned(tmp_path: Path) -> None:
     state, log = state_at(tmp_path), Log()
     commit(state, log, 1, 1, {"man": 1})
     table = DeltaTable(changes(tmp_path))

@@ -294,11 +294,7 @@ def value_with(rows: int, total: int, real: float, least: float | None, count: i
     }
 
 
-SOME = [
-    value_with(1, 5, 0.5, -0.0, 1),
-    value_with(2, -7, 2.25, 1e308, 2),
-    value_with(3, (1 << 53) + 1, -1.5, 0.0, 0),
-]
+SOME = [value_with(1, 5, 0.5, -0.0, 1), value_with(2, -7, 2.25, 1e308, 2), value_with(3, (1 << 53) + 1, -1.5, 0.0, 0)]
 
 REALS = [0.0, -0.0, 1.5, -2.25, math.inf, math.nan, 1e308]
 TOTALS = [*range(-9, 10), MOST, -MOST - 1, (1 << 53) + 1, MOST // 2 + 1]

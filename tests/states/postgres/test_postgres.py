@@ -17,13 +17,7 @@ from states.postgres import PostgresOptions, PostgresState
 from states.postgres.options import table_name
 from tests.harness.store_commits import Log, commit, update, values
 from tests.states.postgres.postgres_states import Home, numbers
-from trident.errors import (
-    BackendError,
-    ConfigError,
-    CorruptValueError,
-    StateLossDetected,
-    StateMismatchError,
-)
+from trident.errors import BackendError, ConfigError, CorruptValueError, StateLossDetected, StateMismatchError
 from trident.servers.postgres_connection import text_of
 from trident.state import StateConf
 

@@ -19,13 +19,7 @@ from states.postgres import PostgresState
 from tests.harness.store_commits import Log, commit, commit_by, update, values
 from tests.states.postgres.postgres_states import Home, numbers
 from trident import TridentTopology, open_state
-from trident.errors import (
-    BackendError,
-    ConfigError,
-    CorruptValueError,
-    StateError,
-    StateMismatchError,
-)
+from trident.errors import BackendError, ConfigError, CorruptValueError, StateError, StateMismatchError
 from trident.operations import Collect, Count, Last, Split
 from trident.state import Snapshot, StateConf
 from trident.state.interfaces import StateType
@@ -421,8 +415,7 @@ def test_batches_without_rows_and_removals_keep_the_sentinel(home: Home) -> None
 
 
 @pytest.mark.parametrize(
-    ("kind", "known"),
-    [("opaque", "trident_txid = 0, trident_attempt = -1"), ("transactional", "trident_txid = 0")],
+    ("kind", "known"), [("opaque", "trident_txid = 0, trident_attempt = -1"), ("transactional", "trident_txid = 0")]
 )
 def test_a_row_of_another_program_is_refused_until_it_says_what_it_is(kind: str, known: str, home: Home) -> None:
     conf, log = conf_of(home), Log()

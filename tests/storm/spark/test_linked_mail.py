@@ -1,7 +1,5 @@
 """Mail between two workers of one process: what arrives, what is refused, and who waits."""
 
-from __future__ import annotations
-
 import datetime as dt
 import logging
 from collections.abc import Iterator

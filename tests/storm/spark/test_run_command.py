@@ -1,7 +1,5 @@
 """`trident run` of spouts and bolts, as its users run it: here, and on a standalone cluster one of whose machines goes away."""
 
-from __future__ import annotations
-
 import signal
 import sys
 from collections.abc import Iterator
@@ -83,9 +81,6 @@ def test_options_and_settings_of_batches_are_refused(tmp_path: Path, journal: Jo
     assert none.returncode == 1
     assert "expected a TridentTopology or TopologyBuilder or StormTopology or a function" in none.stderr
     assert not journal.path.exists()
-
-
-# ---- on a standalone cluster -----------------------------------------------------------------------------------------
 
 
 _NUMBERED = """

@@ -1,7 +1,5 @@
 """Topologies of spouts and bolts on a local Spark, and what is said when something of theirs goes wrong."""
 
-from __future__ import annotations
-
 import logging
 import os
 import signal

@@ -21,14 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 from trident.errors import ConfigError, CorruptValueError
 from trident.roles import has
-from trident.state.encoding.codec import (
-    decode,
-    decode_columns,
-    decode_many,
-    encode,
-    encode_columns,
-    encode_many,
-)
+from trident.state.encoding.codec import decode, decode_columns, decode_many, encode, encode_columns, encode_many
 from trident.state.interfaces import Key, StateType, kind_of
 from trident.state.table import KeyColumns, OpaqueTable
 from trident.state.txid import Sentinel

@@ -19,14 +19,7 @@ from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 from states.delta.beyond_memory import bucketed_base, sorted_rows
 from states.delta.beyond_memory.bucketed_base import ATTEMPT, BucketedBase, BucketFile
 from states.delta.beyond_memory.large_index import LargeIndex
-from states.delta.beyond_memory.sorted_rows import (
-    Bucket,
-    SortedRows,
-    WantedKeys,
-    comparable,
-    hashes_of,
-    same_keys,
-)
+from states.delta.beyond_memory.sorted_rows import Bucket, SortedRows, WantedKeys, comparable, hashes_of, same_keys
 from states.delta.index import IndexedValues
 from states.delta.layout import DeltaLayout
 from trident.errors import StateError
