@@ -101,6 +101,10 @@ OF_STORES = mutants(
 # Delta: the published table goes back to an earlier batch
 -(shown.is_same(due) or shown.is_later(due))
 +shown.is_same(due)
+# Delta: a paused writer empties the base that its successor has made
+? tests/states/delta/beyond_memory/test_delta_beyond_memory.py::test_a_paused_writer_empties_no_base_that_its_successor_has_made
+-            if changes.refresh() == ABSENT or newest_sentinel(changes) is None:
++            if True:
 @ states/cassandra/map.py
 ? tests/states/cassandra/test_cassandra_faults.py::test_a_writer_that_wakes_up_between_windows_is_fenced_and_changes_nothing
 # Cassandra: a put does not look who is the writer
