@@ -83,9 +83,6 @@ def test_a_writer_learns_that_its_record_was_replaced() -> None:
     fence.check()
 
 
-# ---- records ---------------------------------------------------------------------------------------------------------
-
-
 SENTINEL = Sentinel("é", 3, 1 << 40, "words/count", False)
 NOTED = FieldsCodec(("incarnation", "txid", "attempt", "renewal", "sealed", "place", "run"))
 

@@ -189,8 +189,6 @@ def test_a_missing_driver_is_named(extra: str, brings: str) -> None:
         raise ImportError("other", name="other")
 
 
-# ---- structs as columns: all of their members, or an error --------------------------------------------------------------
-
 SHAPE = PlainShape((("k", "string"),), (("a", "bigint"), ("b", "string")), is_struct=True)
 
 
@@ -201,8 +199,6 @@ def test_a_member_that_is_not_declared_is_refused_as_one_that_is_missing(others:
         with pytest.raises(CorruptValueError, match=said):
             SHAPE.columns([{"a": 1, "b": "x"}, *others, wrong])
 
-
-# ---- calls: cut by count and bytes, and tried again with pauses; readers write nothing -------------------------------
 
 LOGGER = logging.getLogger("storekit")
 
