@@ -1,7 +1,5 @@
 """Counts the runs of the crash matrix; tests/conftest.py says the count at the end."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import closing
 

@@ -5,8 +5,6 @@ JSON each: `{"start": life}` with the process id, `{"wait": pid}` with what `wai
 stopped. A life may say `kill_after_s`.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

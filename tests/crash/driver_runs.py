@@ -111,9 +111,6 @@ def lives_of(case: Case) -> list[list[Arm]]:
     return [*lives, []]
 
 
-# ---- drivers in processes of their own -------------------------------------------------------------------------------
-
-
 class DriverServer:
     """A process that forks drivers, each a call of a function with what it is told."""
 
@@ -250,9 +247,6 @@ def _nodes(case: Case, directory: Path) -> dict[str, str]:
 def _is_begun(case: Case, directory: Path) -> bool:
     with closing(open_reader(case.log_dir(directory))) as reader:
         return reader.is_there()
-
-
-# ---- drivers that share this process ---------------------------------------------------------------------------------
 
 
 def run_here(case: Case, directory: Path) -> Outcome:

@@ -1,7 +1,5 @@
 """The named instants of a batch's life at which a driver is made to die, and the fuse that does it."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

@@ -3,8 +3,6 @@
 The table has a row for each point and a column for each pairing; a cell counts the runs that ended exact.
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 from collections import defaultdict

@@ -6,8 +6,6 @@ The working directory has a module `words` with `old` and `new`. POINT is the nu
 something durable changes, at which the process sends the signal (default: SIGKILL) to itself; 0: never.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import signal

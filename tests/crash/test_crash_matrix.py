@@ -1,7 +1,5 @@
 """Whatever instant a driver dies at, the end is as if each committed batch had come once: every exact pairing."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 
@@ -103,9 +101,6 @@ def test_a_driver_killed_by_the_clock_loses_nothing(
     assert outcome.crashed_after
     assert not outcome.differences(), outcome.differences()
     assert not outcome.torn, outcome.torn
-
-
-# ---- the harness sees errors -----------------------------------------------------------------------------------------
 
 
 def test_a_pairing_that_is_not_exact_is_refused(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """A feed of changes gives what is committed, each change once and in order, whoever is killed meanwhile."""
 
-from __future__ import annotations
-
 import json
 import random
 import signal

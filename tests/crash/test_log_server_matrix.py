@@ -1,7 +1,5 @@
 """The crash matrix with the log on a real server: in ZooKeeper, in PostgreSQL, in an object store."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
@@ -89,8 +87,6 @@ def test_a_driver_killed_by_the_clock_loses_nothing(
     assert sum(outcome.wanted["counts"].values()) == BATCHES * 10
     assert not outcome.torn, outcome.torn
 
-
-# ---- states in the database of the log -------------------------------------------------------------------------------
 
 IN_COMMIT = ("P4", "P5", "P7", "P8", "P9", "P10", "P11", "P12", "P15")
 

@@ -1,7 +1,5 @@
 """A running topology whose log is on a server that fails: it waits, goes on, and every row is counted once."""
 
-from __future__ import annotations
-
 import itertools
 import threading
 import time

@@ -1,7 +1,5 @@
 """`trident state move` and `migrate`, killed at any point and typed again: the same rows, each changed once."""
 
-from __future__ import annotations
-
 import random
 import re
 import signal

@@ -1,7 +1,5 @@
 """What a driver does that lives on: when user code quits the program, when executors are killed, when it is replaced."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -3,8 +3,6 @@
 To add a job, add a `Job` to the table: its text ends with a call of `run(function)`, and names the table that it writes.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import textwrap

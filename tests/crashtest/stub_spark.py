@@ -1,7 +1,5 @@
 """A folder with a job whose PySpark is a stub of fifty lines: it starts at once and keeps a checkpoint as Spark does."""
 
-from __future__ import annotations
-
 import sys
 import textwrap
 from pathlib import Path

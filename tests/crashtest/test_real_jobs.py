@@ -1,7 +1,5 @@
 """Jobs on a real Spark: right ones give no false alarm, and the kills that break wrong ones are found."""
 
-from __future__ import annotations
-
 import re
 import sys
 import textwrap
@@ -35,9 +33,6 @@ def _small_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
 
 
-# ---- of the pages --------------------------------------------------------------------------------------------------------
-
-
 def page(name: str, start: str) -> str:
     """Return the program of a page that begins with a text."""
     blocks = re.findall(r"^```py\n(.*?)^```$", (ROOT / name).read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
@@ -69,8 +64,6 @@ def test_the_same_job_with_exactly_once_does_not(moments: tuple[KillMoment, ...]
     assert found.pop(KillMoment.older, TrialOutcome.refused) is TrialOutcome.refused
     assert set(found.values()) == {TrialOutcome.exact}
 
-
-# ---- by hand -------------------------------------------------------------------------------------------------------------
 
 Crash = Callable[[Job, Sequence[KillMoment]], CrashReport]
 

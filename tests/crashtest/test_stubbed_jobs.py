@@ -1,7 +1,5 @@
 """Whole tests of jobs whose PySpark is a stub: what is found wrong, what is not, what is refused."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import os
@@ -146,8 +144,6 @@ def test_the_folder_of_all_checkpoints_may_be_a_setting_of_the_session(tmp_path:
     found = outcomes(crashed(tmp_path, moments=[KillMoment.after, KillMoment.uncommitted], kills=2))
     assert set(found.values()) == {TrialOutcome.wrong}
 
-
-# ---- what cannot be tested -----------------------------------------------------------------------------------------------
 
 ADD = "def add(batch, batch_id):\n    db.executemany(ADD, [(word,) for word in words(batch)])\n\n"
 

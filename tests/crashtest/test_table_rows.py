@@ -1,7 +1,5 @@
 """Tables of each kind are read as rows, and compared; which points of which batches are chosen; the copy for each run."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from collections.abc import Callable

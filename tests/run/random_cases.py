@@ -3,8 +3,6 @@
 A case that fails prints as it would be written: it can be pasted into a test as it is.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import datetime as dt
 from dataclasses import dataclass, replace
@@ -169,8 +167,6 @@ class Case(_Shown):
     def types(self) -> list[str]:
         return ["string" if type_ == UNTYPED else type_ for type_ in self.key]
 
-
-# ---- strategies ----------------------------------------------------------------------------------------------------------
 
 _HINTS = st.sampled_from([1, 2, 3, 4, 5, 6, 7, 8])
 _FEW = st.sampled_from([1, 1, 1, 2, 3])  # on Spark each partition is a task, which costs more than its rows

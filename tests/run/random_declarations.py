@@ -243,9 +243,6 @@ def _source(case: Case, fields: str, rows: Mapping[int, Sequence[Row]], until: i
     return (OpaqueParts if case.spout == "opaque" else TransactionalParts)(fields, rows, until, case.partitions)
 
 
-# ---- steps -------------------------------------------------------------------------------------------------------------
-
-
 def _step(topology: TridentTopology, stream: Stream, case: Case, step: Step) -> Stream:
     if step.hint is not None:
         return _partitioned(stream, case, step.name).parallelism_hint(step.hint)
@@ -285,8 +282,6 @@ _CHANGES: dict[str, Callable[[TridentTopology, Stream, Case], Stream]] = {
     "merge": lambda topology, stream, case: topology.merge(stream, stream),
 }
 
-# ---- states ------------------------------------------------------------------------------------------------------------
-
 _AGGREGATORS: dict[str, Callable[[], Any]] = {
     "sum": Sum, "rowwise sum": RowwiseSum, "reduce": FoldedSum, "count": Count, "max": Max,
 }  # fmt: skip
@@ -305,9 +300,6 @@ def _queried(stream: Stream, case: Case, state: TridentState, out: str, sees: An
     if case.grouped:
         return stream.state_query(state, case.names, MapGet(), f"{out}: bigint", sees=sees)
     return stream.state_query(state, SnapshotGet(), f"{out}: bigint", sees=sees)
-
-
-# ---- taps --------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,5 @@
 """What a `Case` must give: a plain fold over its rows, which knows nothing of partitions, stores and engines."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -101,9 +99,6 @@ def _by_key(case: Case, rows: Rows) -> dict[Row, list[Any]]:
     return groups
 
 
-# ---- the aggregates --------------------------------------------------------------------------------------------------------
-
-
 def _sum(before: Any, values: list[Any]) -> Any:
     return (before or 0) + sum(value or 0 for value in values)
 
@@ -142,9 +137,6 @@ def _persisted(case: Case, grouped: list[dict[Row, list[Any]]]) -> tuple[list[Co
         contents.append(content)
         updates.append(update)
     return contents, updates
-
-
-# ---- the taps --------------------------------------------------------------------------------------------------------------
 
 
 def _totals(batches: Iterable[Iterable[tuple[Row, int]]]) -> list[Content]:

@@ -212,9 +212,6 @@ def _renamed(stream: Stream, key: str, value: str) -> Stream:
     return stream.select(k=col(key), v=col(value))
 
 
-# ---- tuple by tuple ----------------------------------------------------------------------------------------------------
-
-
 def filter_(case: Random, one: Reference) -> Reference:
     bound = case.rng.randint(-3, 6)
     return one.then(one.stream.filter("v", small(bound)), lambda batch: [row for row in batch if small(bound)(row[1])])
@@ -265,9 +262,6 @@ def flat_map(case: Random, one: Reference) -> Reference:
     )
 
 
-# ---- partitions --------------------------------------------------------------------------------------------------------
-
-
 def repartition(case: Random, one: Reference) -> Reference:
     ways = ["shuffle", "global_", "batch_global", "local_or_shuffle", "identity_partition"]
     return one.then(getattr(one.stream, case.rng.choice(ways))(), list)
@@ -299,9 +293,6 @@ def grouped_partitions(case: Random, one: Reference) -> Reference:
     sent = one.stream.partition_by("k").parallelism_hint(case.few())
     sums = sent.group_by("k").partition_aggregate("v", Sum(), "s").to_stream()
     return one.then(_renamed(sums, "k", "s"), lambda batch: grouped_sum(batch).items())
-
-
-# ---- aggregates --------------------------------------------------------------------------------------------------------
 
 
 def grouped(case: Random, one: Reference) -> Reference:
@@ -358,9 +349,6 @@ def aggregated(case: Random, one: Reference) -> Reference:
     return one.then(_renamed(positive, "p", "w"), change)
 
 
-# ---- several streams ---------------------------------------------------------------------------------------------------
-
-
 def _both(one: Reference, two: Reference) -> list[tuple[list[Row], list[Row]]]:
     return list(zip(one.batches, two.batches, strict=True))
 
@@ -410,9 +398,6 @@ def reduce_two_grouped(case: Random, one: Reference) -> Reference:
 
     hinted = reduced.parallelism_hint(case.few())
     return Reference(hinted, [change(a, b) for a, b in _both(one, two)])
-
-
-# ---- states ------------------------------------------------------------------------------------------------------------
 
 
 def persist(case: Random, one: Reference) -> Reference:

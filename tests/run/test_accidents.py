@@ -1,7 +1,5 @@
 """Each accident, each kind of source, one or two states: what is printed, and how each way on ends."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import re
@@ -36,9 +34,6 @@ from trident.operations import Count
 from trident.spout import OutputFieldsDeclarer, SaysWhereItBegins, TransactionAttempt
 
 POLICIES = ("rewind", "keep_totals", "discard_totals", "new log and discard_totals")
-
-
-# ---- sources -----------------------------------------------------------------------------------------------------------
 
 
 class Source(ABC):
@@ -125,9 +120,6 @@ class Queue(Source):
 
 
 SOURCES: tuple[type[Source], ...] = (Files, Rows, Partition, Queue)
-
-
-# ---- a world, and what happens to it -----------------------------------------------------------------------------------
 
 
 class World:
@@ -239,9 +231,6 @@ def advised(printed: str) -> str:
     assert len(names) == advice.count("state_recovery") <= 1
     assert all(name == on_command_line for _, name, on_command_line in names)
     return "".join(f"{'new log and ' if new else ''}{name}" for new, name, _ in names)
-
-
-# ---- what is advised, and what is refused ----------------------------------------------------------------------------
 
 
 SAID = {

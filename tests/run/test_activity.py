@@ -273,9 +273,6 @@ def test_an_inactive_topology_is_idle(topology: TridentTopology) -> None:
         assert time.process_time() - before < 0.1
 
 
-# ---- a forked process ------------------------------------------------------------------------------------------------
-
-
 def leave(running: RunningTopology) -> int:
     """Leave the block of a topology, in a process that was forked within it; say what that gave."""
     try:
@@ -300,9 +297,6 @@ def test_a_forked_process_leaves_the_topology_to_its_parent(tmp_path: Path) -> N
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
         feeder.feed([["a"]])
         assert running.state(counts).multi_get(["a"]) == [2]
-
-
-# ---- how much the spouts may read ------------------------------------------------------------------------------------
 
 
 TARGET_S = 10.0
@@ -404,9 +398,6 @@ def test_batches_that_spill_are_halved_and_grow_slowly_beyond_the_size_that_spil
     assert shares[:3] == [1.0, 0.5, 0.25]
     assert sum(share > 0.4 for share in shares[3:]) < 20
     assert min(shares) >= 0.1
-
-
-# ---- in a topology ---------------------------------------------------------------------------------------------------
 
 
 class Shrinking(OneSpout):

@@ -1,7 +1,5 @@
 """What users get wrong: refused before anything runs if possible, else named with batch, step, tuple and cause."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Callable, Iterator
@@ -42,9 +40,6 @@ from trident.operations import (
 
 def lines(topology: TridentTopology, *texts: str) -> Stream:
     return topology.new_stream("lines", FixedBatchSpout("line: string, n: int", 10, *([text, 1] for text in texts)))
-
-
-# ---- what an operation gives ---------------------------------------------------------------------------------------------
 
 
 def three(line: str) -> Iterator[Any]:
@@ -250,9 +245,6 @@ def test_a_long_tuple_is_cut_in_the_message(engine: str, topology: TridentTopolo
     assert caught.value.row == "[line='" + "x" * 293 + "…"
 
 
-# ---- what a spout gives --------------------------------------------------------------------------------------------------
-
-
 class Emitting(OneSpout):
     """A spout and its emitter: one batch, given by a function."""
 
@@ -315,9 +307,6 @@ def test_another_encoding_of_the_declared_types_is_taken(engine: str, topology: 
     assert running.state(state).multi_get(["x", "y"]) == [1, 0]
 
 
-# ---- what cannot be shipped ----------------------------------------------------------------------------------------------
-
-
 def test_a_function_that_cannot_be_pickled_is_named_at_the_start(engine: str, topology: TridentTopology) -> None:
     lock = threading.Lock()
 
@@ -364,9 +353,6 @@ def test_a_start_that_fails_closes_what_it_opened(engine: str, tmp_path: Path) -
         with pytest.raises(TopologyError, match="step 's/filter': <lambda> cannot be sent to Spark workers"):
             start(topology, engine, log_dir=tmp_path)
     assert spout.calls == ["open", "close"] * 2
-
-
-# ---- dead letters ------------------------------------------------------------------------------------------------------
 
 
 def poisonous(line: str) -> str:

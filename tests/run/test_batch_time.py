@@ -1,7 +1,5 @@
 """The time of a batch: what is logged stays, it never goes back, and time alone is a reason only while a window is due."""
 
-from __future__ import annotations
-
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -84,9 +82,6 @@ def test_time_begins_again_at_the_clock_if_it_may_and_is_far_ahead() -> None:
     assert time_of_batch(107, None, again, True, may_begin_again=True) == {"now": 107}
     assert time_of_batch(450_000, None, before, True, may_begin_again=True) == {"now": 500_000}
     assert time_of_batch(105, {"now": 500_000}, before, False, may_begin_again=True) == {"now": 500_000}
-
-
-# ---- in a topology ---------------------------------------------------------------------------------------------------
 
 
 def counting(state: Any) -> TridentTopology:

@@ -1,7 +1,5 @@
 """A topology that has changed, on the log of the one before."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from functools import partial

@@ -1,7 +1,5 @@
 """A topology's sums go to a memory state as columns where they may, and downstream sees the new values."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from decimal import Decimal
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tasks that commit: where states may be committed by them, what becomes of their outputs; both placements agree."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -142,8 +140,6 @@ def test_with_speculation_a_copy_ends_without_an_answer_after_pauses_that_grow(r
             run(number, True)
     assert pauses == [1.0, 4.0, 16.0]
 
-
-# ---- a second run that has no rows ----------------------------------------------------------------------------------------
 
 EPOCH = 1 << 20
 

@@ -1,7 +1,5 @@
 """Which batch may start and commit, what is tried again, what follows a failure; and which lane a batch takes."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter

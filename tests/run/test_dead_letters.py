@@ -1,7 +1,5 @@
 """Tuples that are put aside are whole, and come back through the topology once, whatever happens on the way."""
 
-from __future__ import annotations
-
 import datetime as dt
 import json
 import logging
@@ -95,9 +93,6 @@ def put_back(running: RunningTopology, *ids: tuple[int, int]) -> None:
         asked.setdefault(txid, []).append([number, number + 1])
     DeadLetters(running.config.dead_letter_folder(running.name)).request(running.log_state, asked)
     running.process_all_available()
-
-
-# ---- where tuples can raise ------------------------------------------------------------------------------------------
 
 
 HalfWay = operation(
@@ -339,8 +334,6 @@ def test_letters_come_in_on_spark(settings: dict[str, Any]) -> None:
     assert [rows.batches for rows in kept] == [{1: [("good", "good")], 2: [("bad", "bad")]}] * 3
 
 
-# ---- what a letter holds ---------------------------------------------------------------------------------------------
-
 FIELDS = (
     "n: bigint, f: float, d: decimal(10,2), day: date, at: timestamp, raw: binary, texts: array<string>, "
     "pair: struct<a: int, b: string>, map: map<string,int>, nothing: string"
@@ -402,9 +395,6 @@ def test_a_letters_file_is_json_to_be_read(settings: dict[str, Any]) -> None:
     line, rest = path.read_text(encoding="utf-8").split("\n")
     assert rest == ""
     assert json.loads(line)["tuple"] == "[x='ü']"
-
-
-# ---- whatever happens on the way -------------------------------------------------------------------------------------
 
 
 def counting_topology() -> TridentTopology:
@@ -804,9 +794,6 @@ def test_letters_are_durable_before_the_record_with_their_folders(
     name = next(one for one in before if one.endswith(".tmp"))
     assert before.index(".") < before.index("new") < before.index(name)
     assert before.index(name) < len(before) - 1 - before[::-1].index("new/letters")
-
-
-# ---- tuples that a state has already ---------------------------------------------------------------------------------
 
 
 class FailsOnce(BaseStateUpdater[Any]):

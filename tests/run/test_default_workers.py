@@ -1,7 +1,5 @@
 """`workers="auto"`: resident where a start starts Spark itself, with slots to spare; jobs on a session that is there."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Where a state says its kind; a query that may read what a failed attempt wrote, and feeds a state, is refused."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path

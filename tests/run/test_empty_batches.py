@@ -128,8 +128,6 @@ def test_an_idle_spout_makes_an_empty_batch_per_poll_and_no_more(topology: Tride
             points.await_point("succeeded", txid)
 
 
-# ---- replays -------------------------------------------------------------------------------------------------------------
-
 DEFINED = [["b", 2], ["c", None]]
 
 
@@ -170,9 +168,6 @@ def test_a_spout_may_fill_the_same_list_again(topology: TridentTopology) -> None
     rows = keep(topology.new_stream("s", Reusing("x: string", {})))
     run_all(topology, "in_process")
     assert rows.rows == [("a",), ("b",)]
-
-
-# ---- idle topologies -------------------------------------------------------------------------------------------------
 
 
 ASKED = 20

@@ -1,7 +1,5 @@
 """Aggregates that come, go, move, get other names and types, whatever dies in between: compared with plain Python."""
 
-from __future__ import annotations
-
 import random
 import shutil
 from collections.abc import Callable, Mapping, Sequence

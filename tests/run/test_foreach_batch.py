@@ -68,9 +68,6 @@ def contents(function: ForeachBatch, state: Any, keys: Sequence[Any]) -> dict[An
     return dict(zip(keys, function.state(state).multi_get(list(keys)), strict=True))
 
 
-# ---- what it runs -------------------------------------------------------------------------------------------------------
-
-
 def test_several_states_of_different_stores(orders: DataFrame, redis_server: Server, tmp_path: Path) -> None:
     topology, stream = declared()
     state = RedisState.opaque(f"redis://127.0.0.1:{redis_server.port}/0", prefix=str(tmp_path))
@@ -145,9 +142,6 @@ def test_a_state_of_one_value_of_a_group_of_columns(orders: DataFrame) -> None:
         assert function.state().multi_get([("oslo", "ann"), ("oslo", "bob"), ("oslo", "x")]) == [3, 7, None]
 
 
-# ---- one evaluation, one attempt ----------------------------------------------------------------------------------------
-
-
 def test_an_attempt_evaluates_the_query_once(orders: DataFrame, spark: SparkSession) -> None:
     calls = spark.sparkContext.accumulator(0)
 
@@ -204,9 +198,6 @@ def test_transactional_states_need_a_promise(orders: DataFrame) -> None:
         assert function.state().multi_get(["oslo"]) == [3]
 
 
-# ---- named batches ------------------------------------------------------------------------------------------------------
-
-
 def test_a_named_batch_is_written_once(orders: DataFrame, tmp_path: Path) -> None:
     def function() -> ExactlyOnce:
         return counting(sqlite_state(str(tmp_path / "db")), log_dir=str(tmp_path / "log"))
@@ -228,9 +219,6 @@ def test_a_named_batch_is_written_once(orders: DataFrame, tmp_path: Path) -> Non
 def test_a_batch_is_named_by_a_text(name: Any, orders: DataFrame) -> None:
     with pytest.raises(ValueError, match="name the batch by a text"):
         counting().write(orders, batch=name)
-
-
-# ---- what fails, and where it is seen -----------------------------------------------------------------------------------
 
 
 def streamed(spark: SparkSession, folder: Path, rows: int = 4) -> DataFrame:
@@ -357,9 +345,6 @@ def test_stop_ends_the_query_within_a_batch(spark: SparkSession, tmp_path: Path)
         _ = function.txid
 
 
-# ---- figures and readers ------------------------------------------------------------------------------------------------
-
-
 class _Told(TopologyListener):
     def __init__(self) -> None:
         self.events: list[tuple[str, int]] = []
@@ -404,9 +389,6 @@ def test_a_function_pickles_small_and_holds_no_session(orders: DataFrame, tmp_pa
         assert again.state().multi_get(["oslo"]) == [3]
         again(orders, 1)
         assert again.state().multi_get(["oslo"]) == [6]
-
-
-# ---- what it refuses ----------------------------------------------------------------------------------------------------
 
 
 def test_columns_that_do_not_fit_are_named_before_anything_is_opened(orders: DataFrame, tmp_path: Path) -> None:
@@ -485,9 +467,6 @@ def test_names_that_are_forgotten_are_refused() -> None:
     assert definition_of_name("0402", last) is None
     with pytest.raises(SpoutError, match="whether it was written cannot be known"):
         definition_of_name("0001", last)
-
-
-# ---- totals of Spark's own ----------------------------------------------------------------------------------------------
 
 
 def totals_of(folder: Path, aggregate: Any, **more: Any) -> Any:

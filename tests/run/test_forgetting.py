@@ -1,7 +1,5 @@
 """`trident state forget`: no byte of a key is left in the store, its changes or dead letters; the rest is as it was."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Code of the user's that never returns: the topology ends and says where, and the process can end."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys
@@ -257,9 +255,6 @@ def test_a_call_that_hangs_beside_the_steps_of_a_worker_ends_the_topology(call: 
     assert not running.is_active
 
 
-# ---- the end ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("pending", [1, 3])
 def test_a_topology_that_hangs_can_be_stopped(pending: int) -> None:
     running = hanging("batch_retrieve").start({**LIMITS, "max_spout_pending": pending})
@@ -443,9 +438,6 @@ def test_a_look_that_fails_is_not_the_last_one(monkeypatch: pytest.MonkeyPatch) 
     running = hanging("batch_retrieve").start(LIMITS)
     with pytest.raises(BatchFailedError, match="in batch_retrieve"):
         running.await_termination(20)
-
-
-# ---- the pool --------------------------------------------------------------------------------------------------------
 
 
 def test_a_pool_starts_no_thread_while_one_is_idle_and_no_more_than_it_may() -> None:

@@ -1,7 +1,5 @@
 """Equal keys are one key (R15): the writer, all readers and the tables agree on every key, in every store."""
 
-from __future__ import annotations
-
 import datetime as dt
 import itertools
 import math
@@ -34,8 +32,6 @@ from trident.state import StateConf, StateSpec
 from trident.state.encoding.equal_keys import canonical_key
 from trident.steps.key_columns import keys_of
 from trident.testing.backend.schedules import Add
-
-# ---- keys, and the forms in which they are written -------------------------------------------------------------------
 
 NANS = [struct.unpack(">d", bytes.fromhex(bits))[0] for bits in ("7ff8000000000000", "fff8000000000123")]
 MOMENT = dt.datetime(2024, 10, 27, 0, 30, 0, 1, dt.UTC)
@@ -110,9 +106,6 @@ def all_of(type_: str, keys: list[list[Any]]) -> Fed:
     rows: list[tuple[int | None, Any]] = [(KEYS[type_].index(key), form) for key in keys for form in key]
     rows.append((None, None))
     return Fed(type_, [rows + rows, rows[::-1], rows[:1]])
-
-
-# ---- topologies --------------------------------------------------------------------------------------------------------
 
 
 class CountRows(BaseStateUpdater[Any]):
@@ -212,9 +205,6 @@ def test_equal_keys_are_one_key_for_the_writer_and_all_readers_of_a_store(store:
                 assert what.counted((row["k"], row["n"]) for row in rows) == what.counts()
 
 
-# ---- servers -----------------------------------------------------------------------------------------------------------
-
-
 SEVERAL_FORMS = ["double", "decimal(10,2)", "timestamp"]
 
 
@@ -224,8 +214,6 @@ def test_equal_keys_are_one_key_in_redis(types: list[str], redis_server: Server,
     for at, type_ in enumerate(types):
         check(all_of(type_, SHORT[type_]), lambda name: spec, tmp_path / str(at), 2)
 
-
-# ---- keys without a declared type --------------------------------------------------------------------------------------
 
 NUMBERS: list[Any] = [1, 1.0, True, Decimal(1)]
 

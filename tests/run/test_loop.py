@@ -1,7 +1,5 @@
 """The life of a batch on both engines: order, overlap, throttle, replays, timeouts, stops. Events say when."""
 
-from __future__ import annotations
-
 import gc
 import logging
 import os
@@ -65,9 +63,6 @@ def letters(text: str = "abc") -> FixedBatchSpout:
     return FixedBatchSpout("x: string", 1, *([letter] for letter in text))
 
 
-# ---- order and overlap -------------------------------------------------------------------------------------------------
-
-
 def test_every_batch_passes_its_points_in_order(engine: str, topology: TridentTopology) -> None:
     rows, points = keep(topology.new_stream("s", letters("abcdef"))), Points()
     with start(topology, engine, points) as running:
@@ -93,9 +88,6 @@ def test_later_batches_are_processed_while_one_commits(engine: str, topology: Tr
         running.process_all_available()
         assert running.txid == 5
     assert state.calls == [f"{call} {txid}" for txid in range(1, 6) for call in ("begin", "commit")]
-
-
-# ---- throttle and backoff, by a clock that the test moves --------------------------------------------------------------
 
 
 class HandClock(Clock):
@@ -214,9 +206,6 @@ def test_a_driver_that_was_replaced_does_not_say_that_all_is_committed(topology:
     with start(topology, "in_process", takeover=True), pytest.raises(FencedError, match="has taken over"):
         first.process_all_available()
     assert not first.is_active
-
-
-# ---- failures ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("error", [FailedException("please replay"), RuntimeError("a bug")])
@@ -493,9 +482,6 @@ def test_the_hint_of_a_stage_and_not_that_of_a_state_says_how_many_parts(topolog
     assert [spout.asked for spout in spouts] == [[3], [1]]
 
 
-# ---- timeouts ----------------------------------------------------------------------------------------------------------
-
-
 class Blocking(Function):
     """Waits at a gate of this process in the first calls, and passes on which one it was."""
 
@@ -704,9 +690,6 @@ def test_the_worker_that_replaces_that_of_a_cancelled_attempt_imports_nothing_ag
     assert [attempt.txid for attempt in points.attempts("defined")] == [1, 1]
 
 
-# ---- stopping ----------------------------------------------------------------------------------------------------------
-
-
 def test_stop_waits_for_the_commit_under_way_and_records_it(engine: str, topology: TridentTopology, gate: str) -> None:
     state, points = GatedState(gate, 1), Points()
     topology.new_stream("s", letters()).partition_persist(state, Keep(), "y: string")
@@ -773,9 +756,6 @@ def test_a_topology_that_lost_its_log_stops_and_says_so(engine: str, topology: T
             first.await_termination()
 
 
-# ---- what is told of the batches ---------------------------------------------------------------------------------------
-
-
 def test_progress_tells_of_the_last_batches(engine: str, topology: TridentTopology) -> None:
     feeder = FeederBatchSpout("x: string")
     topology.new_stream("s", feeder).group_by("x").persistent_aggregate(MemoryMapState(), Count(), "count")
@@ -806,9 +786,6 @@ def test_a_reported_failure_is_kept_as_such(topology: TridentTopology, tmp_path:
     assert failure is not None
     assert (failure.reported, failure.cause) == (True, "ReportedFailedException: see")
     assert "in execute" in failure.details
-
-
-# ---- starting again ----------------------------------------------------------------------------------------------------
 
 
 def test_a_topology_in_memory_goes_on_in_the_same_process(engine: str, topology: TridentTopology) -> None:

@@ -1,7 +1,5 @@
 """`migrate=`: what it makes of stored values, when, and what is refused."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
@@ -216,8 +214,6 @@ def test_a_migration_that_cannot_be_is_refused_at_the_call(tmp_path: Path, kind:
     with pytest.raises(TopologyError, match=text):
         cents(sqlite_state(str(tmp_path / "db"), kind), migrate=migrate)
 
-
-# ---- further aggregates ------------------------------------------------------------------------------------------------
 
 FORMER: dict[str, dict[str, Any]] = {
     "a count": {"rows": Count()},

@@ -1,7 +1,5 @@
 """A move of a state: what readers see meanwhile, what is refused, and what becomes of a move that is given up."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress

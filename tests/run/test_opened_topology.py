@@ -1,7 +1,5 @@
 """What a topology opens is complete or closed: whatever fails while it is opened, and in one order at the end."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """States that tasks of Spark commit: as a plain dict or the driver has them; and what their workers keep open."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -205,9 +203,6 @@ def test_a_paused_task_overwrites_no_key_of_another_partition(
     assert schedule.has("refused")
 
 
-# ---- a Delta table ---------------------------------------------------------------------------------------------------
-
-
 def test_a_query_that_sees_its_batch_leaves_the_state_to_the_driver(spark: Any, tmp_path: Path) -> None:
     topology = TridentTopology("t")
     words = topology.new_stream("lines", FixedBatchSpout("word: string", 2, ("a",), ("b",), ("a",)))
@@ -215,9 +210,6 @@ def test_a_query_that_sees_its_batch_leaves_the_state_to_the_driver(spark: Any, 
     words.state_query(counts, "word", MapGet(), "now", sees="this_batch")
     with pytest.raises(ConfigError, match="cannot be committed in executors: a query of it sees its own batch"):
         topology.start(**QUICK, engine="spark", log_dir=str(tmp_path / "log"), state_placement="executors")
-
-
-# ---- windows and joins over time -------------------------------------------------------------------------------------
 
 
 TIMED = "key: string, n: bigint, at: bigint"
@@ -291,9 +283,6 @@ def test_executors_fire_as_drivers(
     assert all(by_driver)
     conf = {"max_spout_pending": pending, "state_placement": "executors"}
     assert values_of("e", url, partitions, tmp_path / "e", **conf) == by_driver
-
-
-# ---- what worker processes keep open, and when it is closed ----------------------------------------------------------
 
 
 def states_of(spec: StateSpec) -> WorkerStates:

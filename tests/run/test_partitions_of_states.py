@@ -85,9 +85,6 @@ def failed(topology: TridentTopology) -> str:
     return str(raised.value)
 
 
-# ---- partition_persist -------------------------------------------------------------------------------------------------
-
-
 def with_a_query(stream: Stream) -> Stream:
     asked = stream.persistent_aggregate(MemoryMapState(), Count(), "n", state_name="asked")
     return stream.partition_by("user").state_query(asked, SnapshotGet(), "n")
@@ -190,9 +187,6 @@ def test_a_key_removed_by_one_partition_and_written_by_another_is_refused(there:
     assert "KeyConflictError: partitions 0 and 1 of state 'sums' both update the key ('a',)" in failed(topology)
 
 
-# ---- back-ends whose partitions are apart ------------------------------------------------------------------------------
-
-
 def apart(kind: StateType = StateType.OPAQUE) -> tuple[list[MemoryData], StateSpec]:
     """Return a state whose partitions have nothing in common."""
     data = [MemoryData() for _ in range(8)]
@@ -292,9 +286,6 @@ def test_a_query_of_a_users_partitions_needs_to_know_that_one_sees_all() -> None
     topology, kept = declared(SharedNoted())
     found = dict(ended(topology, allow_inexact=True).state(kept).get_tuples())
     assert found == {0: BATCH, BATCH: BATCH, 2 * BATCH: BATCH}
-
-
-# ---- the plan ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_partition_that_fails_fails_the_batch() -> None:

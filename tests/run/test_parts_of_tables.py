@@ -1,7 +1,5 @@
 """A batch in several tables, and keys updated in pieces: each key has all its rows, and the values of one update."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -87,9 +85,6 @@ def test_the_cycle_collector_runs_now_and_then_under_threads_without_a_gap() -> 
             pass
     assert collected in ([1], [2])  # each tenth time what is old, too
     assert gc.isenabled()
-
-
-# ---- pieces of an update ---------------------------------------------------------------------------------------------
 
 
 KEYS = [f"k{number}" for number in range(95)]

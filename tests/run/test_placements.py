@@ -1,7 +1,5 @@
 """Where states are committed if it is left open: it depends on the master and on what the store can do."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a power loss leaves of the log: what was synced, with or without any of the records after it."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta

@@ -4,8 +4,6 @@ A case that fails is shrunk and printed as it would be written: `check(Case(...)
 and their seed are said at the end of the run; `RANDOM_TOPOLOGIES_SEED` sets it.
 """
 
-from __future__ import annotations
-
 import datetime as dt
 import os
 import random
@@ -398,9 +396,6 @@ def _postgres_rows(url: str, table: str, case: Case, says: _Says) -> Iterator[Ro
             value = stored if case.kind == "non-transactional" else stored[-1]
             if value is not None:
                 yield (*decode_keys([key])[0], value)
-
-
-# ---- cases of every run, and of the soak -----------------------------------------------------------------------------
 
 
 SOAK_BLOCK = 500

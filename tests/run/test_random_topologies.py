@@ -3,8 +3,6 @@
 On Spark many random topologies are parts of one, so that a batch of all of them is one job.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Log and store that do not belong together are found at the start, and each way out leads on (R8)."""
 
-from __future__ import annotations
-
 import collections
 import shutil
 import threading
@@ -234,9 +232,6 @@ def test_what_a_crash_left_behind_is_undone_by_the_replay(world: World) -> None:
         assert world.read(running) == {"a": 2, "b": 2, "c": 1, "d": 1}
         world.feeder.feed([["c"]])
         assert world.read(running) == {"a": 2, "b": 2, "c": 2, "d": 1}
-
-
-# ---- several states, several drivers -----------------------------------------------------------------------------------
 
 
 class Two:
@@ -481,9 +476,6 @@ def test_a_takeover_with_fewer_partitions_fences_those_that_went(committed: int,
         return made
 
     fenced_in_its_sleep(topology, 4, 2, committed, keys, tmp_path)
-
-
-# ---- the source --------------------------------------------------------------------------------------------------------
 
 
 class Broken(RowsState):

@@ -276,8 +276,6 @@ def check_feed(case: Case, log_dir: str) -> None:
     assert case.fold(left) == case.fold(case.found), case
 
 
-# ---- one thing at a time ---------------------------------------------------------------------------------------------
-
 UPDATES = {
     1: [("a", False), ("b", False), ("a", False)],
     2: [("a", True), ("a", False), ("c", True)],
@@ -403,9 +401,6 @@ def test_the_other_updates_of_a_batch_stay_columns_or_pieces(aggregate: Any, mon
     counts.remove(stream.where(col("gone")))
     with run_all(topology, "in_process") as running:
         assert dict(running.state(counts).get_tuples()) == {f"w{at}": 2 for at in range(1, 20, 2)}
-
-
-# ---- what runs batches again -----------------------------------------------------------------------------------------
 
 
 def removing(spec: Any, rows: list[tuple[str, bool]]) -> TridentTopology:

@@ -1,7 +1,5 @@
 """A driver that is replaced while it starts harms nothing that its successor wrote, wherever it was paused, and is told so."""
 
-from __future__ import annotations
-
 import shutil
 import threading
 from collections.abc import Callable

@@ -43,9 +43,6 @@ def numbers(topology: TridentTopology, *rows: Sequence[Any], fields: str = "a: i
     return topology.new_stream("numbers", FixedBatchSpout(fields, 2, *rows))
 
 
-# ---- each, filter, map, flat_map, peek, project ------------------------------------------------------------------------
-
-
 class Always(Function):
     output_types = ("string", "bigint")
 
@@ -96,9 +93,6 @@ def test_an_operation_gives_what_trident_gives(case: str, engine: str, topology:
     assert kept.rows == expected
 
 
-# ---- prepare and cleanup -----------------------------------------------------------------------------------------------
-
-
 class CannotPrepare(Function):
     output_types = ("string",)
 
@@ -126,9 +120,6 @@ def test_a_worker_keeps_a_bounded_number_of_programs(monkeypatch: pytest.MonkeyP
         assert list(tasks.run_parts_task(tasks.Job(name, pickled, order), routes, 0, iter(()))) == []
     assert len(kept) == 8
     assert "first" in kept
-
-
-# ---- persistent_aggregate ----------------------------------------------------------------------------------------------
 
 
 Longest = operation(  # a combiner without an identity and without a kernel
@@ -203,9 +194,6 @@ def test_one_key_a_hundred_thousand_times_and_no_key_at_all(engine: str, topolog
     assert running.state(same).multi_get(["same"]) == running.state(folded).multi_get(["same"]) == [100_001]
     assert list(running.state(none).get_tuples()) == []
     assert running.state(none).multi_get([]) == []
-
-
-# ---- partition_persist and state_query: Storm's LocationDB --------------------------------------------------------------
 
 
 class LocationDB:

@@ -1,7 +1,5 @@
 """`state_query(..., sees="this_batch")`: the state as after the query's own batch, whatever failed and was replayed."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -80,8 +78,6 @@ def test_states_wait_for_each_other_in_the_order_of_the_plan(engine: str) -> Non
     assert "query count: MapGet(word) -> count: bigint, sees this batch" in topology.explain()
 
 
-# ---- replays -----------------------------------------------------------------------------------------------------------
-
 POINTS = ["process", "begin_commit:count", "put:count", "commit:count", "begin_commit:seen", "commit:seen", "record"]
 ROWS_OF_A_BATCH = st.lists(st.sampled_from("abc"), min_size=1, max_size=5)
 LIVES = st.lists(
@@ -137,9 +133,6 @@ def test_a_transactional_state_shows_a_replay_what_the_first_attempt_saw(point: 
             assert [result.committed for result in driver.run()] == [False, True]
             assert driver.captured(seen)[txid] == [("a", 2 * txid), ("b", txid), ("a", 2 * txid)]
         assert dict(driver.state(total).get_tuples()) == {"a": 2 * (2 + 4 + 6), "b": 1 + 2 + 3}
-
-
-# ---- wrong calls -------------------------------------------------------------------------------------------------------
 
 
 WRONG: dict[str, tuple[Callable[[TridentTopology, Stream, Any], Any], str]] = {

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 
-# ---- everything at once -------------------------------------------------------------------------------------------------
-
 JOB = """
     from datetime import timedelta
 
@@ -90,8 +88,6 @@ def test_states_a_window_new_values_dead_letters_and_their_readers(
     assert "no number" in listed.stdout, listed
 
 
-# ---- random declarations ------------------------------------------------------------------------------------------------
-
 KEYS: dict[str, Callable[[int], Any]] = {
     "bigint": lambda n: n,
     "int": lambda n: n,
@@ -137,9 +133,6 @@ def test_random_declarations_give_what_plain_python_gives(seed: int, spark: Spar
         assert function.state(sums).multi_get(pool) == [expected[key] if seen[key] else None for key in pool]
         assert function.state(groups).multi_get(pool) == [seen[key] or None for key in pool]
         assert (function.state(counts).get() or 0) == total
-
-
-# ---- who dies in the middle ---------------------------------------------------------------------------------------------
 
 
 def drawn_rows(spark: SparkSession) -> DataFrame:

@@ -1,7 +1,5 @@
 """Results that are not of their type, and times that Python has none for, fail their tuple where they come up."""
 
-from __future__ import annotations
-
 import datetime as dt
 import json
 from collections.abc import Callable, Iterator
@@ -296,9 +294,6 @@ class Tables(OneSpout):
 
     def emit(self, part: Any) -> Iterator[Any]:
         yield pa.table([self.values], names=["n"])
-
-
-# ---- times that no calendar has --------------------------------------------------------------------------------------
 
 
 FAR = 60_000 * 31_556_952 * 10**6  # microseconds: about the year 61970

@@ -1,7 +1,5 @@
 """Runs cases on a cluster of two executors, and drivers that are killed on the way; says what came of each."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import signal
@@ -124,9 +122,6 @@ def _observer(case: TaskCase) -> Callable[[str, TransactionAttempt], None]:
 def _address() -> str:
     conf = spark_session("kills").sparkContext.getConf()
     return f"spark://CoarseGrainedScheduler@{conf.get('spark.driver.host')}:{conf.get('spark.driver.port')}"
-
-
-# ---- drivers that are killed -----------------------------------------------------------------------------------------
 
 
 def run_doomed(cases: Sequence[TaskCase], master: str) -> list[TaskOutcome]:

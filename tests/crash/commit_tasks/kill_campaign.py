@@ -6,8 +6,6 @@ It prints a line for each run and, at the end, a table and the counts; the exit 
 exact was not, or if a run without E1 or E2 never goes wrong.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import random

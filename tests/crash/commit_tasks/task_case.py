@@ -1,7 +1,5 @@
 """A case: a store, a spout, a kind of state, a fault; its topology, and whether what is stored at the end is exact."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from contextlib import closing

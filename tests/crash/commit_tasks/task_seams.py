@@ -1,7 +1,5 @@
 """What goes wrong in a commit task, once, in the worker that runs it; the seams where it does; E1 and E2 switched off."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

@@ -1,7 +1,5 @@
 """Commits in executors end exact whatever is killed, lost, stopped or repeated; without E1, or E2, the same runs go wrong."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -3,8 +3,6 @@
 An executor starts it as a module (`spark.python.daemon.module`).
 """
 
-from __future__ import annotations
-
 import importlib
 
 from trident.spark import worker_daemon
