@@ -101,16 +101,13 @@ class Outbox:
     def __init__(self, mail: Carrier, ackers: Sequence[int], uncontrolled: frozenset[int] = frozenset()) -> None:
         self._mail = mail
         self._ackers = tuple(ackers)
+        self.tracks = bool(ackers)
         self._uncontrolled = uncontrolled
         self.tuples: defaultdict[int, list[SentTuple]] = defaultdict(list)
         self.acks: dict[int, int] = {}
         """The xor that each root's acker must hear of; acks of one root are combined here before they are sent."""
         self._tracking = [Tracking() for _ in self._ackers]
         self._has_tracking = False
-
-    @property
-    def tracks(self) -> bool:
-        return bool(self._ackers)
 
     def put(self, task: int, tuple: SentTuple) -> None:
         batch = self.tuples[task]
@@ -141,19 +138,16 @@ class Outbox:
     def flush(self) -> None:
         """Send everything. Messages for ackers never wait for a queue that is full."""
         if self.acks or self._has_tracking:
-            self._flush_news()
+            ackers, acked = len(self._ackers), [each.acked for each in self._tracking]
+            for root, edges in self.acks.items():
+                if edges:
+                    acked[root % ackers] += (root, edges)
+            self.acks.clear()
+            self._has_tracking = False
+            for at, tracking in enumerate(self._tracking):
+                if tracking.begun or tracking.acked or tracking.failed or tracking.extended:
+                    self._tracking[at] = Tracking()
+                    self._mail.send(self._ackers[at], tracking)
         if self.tuples:
             for task in list(self.tuples):
                 self.send_full(task)
-
-    def _flush_news(self) -> None:
-        ackers, acked = len(self._ackers), [each.acked for each in self._tracking]
-        for root, edges in self.acks.items():
-            if edges:
-                acked[root % ackers] += (root, edges)
-        self.acks.clear()
-        self._has_tracking = False
-        for at, tracking in enumerate(self._tracking):
-            if tracking.begun or tracking.acked or tracking.failed or tracking.extended:
-                self._tracking[at] = Tracking()
-                self._mail.send(self._ackers[at], tracking)
