@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Event
 from typing import Protocol
@@ -90,6 +90,23 @@ class Inbox:
 
     def wait_until_open(self, wait_s: float) -> bool:
         return self._open.wait(wait_s)
+
+
+class LocalMail:
+    """Carries to the inboxes of this process what one worker's executors send; `ended` is set when they must end."""
+
+    def __init__(self, inboxes: Mapping[int, Inbox]) -> None:
+        self.inboxes, self.ended = inboxes, Event()
+
+    def send(self, task: int, body: Body) -> None:
+        self.inboxes[task].put((task, body))
+
+    def is_open(self, task: int) -> bool:
+        return self.inboxes[task].is_open
+
+    def wait_until_open(self, task: int) -> None:
+        while not self.ended.is_set() and not self.inboxes[task].wait_until_open(0.05):
+            pass
 
 
 BATCH = 128

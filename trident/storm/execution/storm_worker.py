@@ -7,7 +7,7 @@ import os
 import socket
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ from trident.channel import thread_stacks
 from trident.observe.health import place_of
 from trident.storm.execution.executors import Executor, make_executor
 from trident.storm.execution.launch import Setting
-from trident.storm.execution.messages import Inbox
+from trident.storm.execution.messages import Inbox, LocalMail
 from trident.storm.storm_topology import ExecutorPlace
 
 logger = logging.getLogger("trident.storm")
@@ -44,7 +44,7 @@ def inboxes_of(places: Iterable[ExecutorPlace], capacity: int) -> dict[int, Inbo
 
 
 class Worker:
-    """Starts, watches and ends the executors of one worker; all tasks of one executor share one of the `inboxes`.
+    """Starts, watches and ends the executors of one worker; all tasks of one executor share one inbox of its mail.
 
     `died`: told once, by the thread of the executor that raised; the whole worker must end then, as in Storm.
     `port`: where other workers send to; 0 for one of the topology's own process.
@@ -54,17 +54,15 @@ class Worker:
         self,
         number: int,
         setting: Setting,
-        inboxes: Mapping[int, Inbox],
+        mail: LocalMail,
         died: Callable[[BaseException], None],
         port: int = 0,
     ) -> None:
         self.executors = [make_executor(place, setting) for place in setting.layout.in_worker(number)]
-        self._inboxes = inboxes
-        self._died = died
+        self._inboxes, self._stopping, self._died = mail.inboxes, mail.ended, died
         self._busy_since: dict[ExecutorPlace, float] = {}
         """When each executor's present step began; 0 while it waits for deliveries."""
         self._starting = threading.Lock()
-        self._stopping = threading.Event()
         self._failed = threading.Lock()
         self._threads = [
             threading.Thread(
