@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 SPARE = 60  # lines or, divided by 20, modules that a budget may be above what is there
 
 BUDGETS: dict[str, tuple[int, int]] = {  # lines, modules
-    "trident": (68_526, 307),
+    "trident": (68_476, 307),
     "states": (11_533, 59),
     "spouts": (9_565, 42),
     "tests": (110_470, 529),

@@ -7,7 +7,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import Any
 
 from trident.observe.component_statistics import (
     ComponentDescription,
@@ -166,19 +166,13 @@ _CAPACITY_WINDOW_S = WINDOWS_S[0]
 Sums = defaultdict[str, float]
 
 
-class _Start(NamedTuple):
-    start: int
-    number: int
-    totals: dict[CountKey, float]
-
-
 class Collected:
     """Adds up what snapshots report. A worker that starts again counts from 0; tasks that move keep their totals."""
 
     def __init__(self, topology: StormTopology, now: float) -> None:
         self._topology = topology
         self._windows: Windows[CountKey] = Windows(now)
-        self._last: dict[int, _Start] = {}
+        self._last: dict[int, tuple[int, int, Mapping[CountKey, float]]] = {}
         self._lock = threading.Lock()
 
     def take(self, snapshot: WorkerSnapshot, now: float) -> TimeSpan:
@@ -186,13 +180,12 @@ class Collected:
         start, number, worker = snapshot["start"], snapshot["number"], snapshot["worker"]
         totals = {CountKey(*key): value for key, value in snapshot["totals"]}
         with self._lock:
-            last = self._last.get(worker)
-            before: Mapping[CountKey, float] = {}
-            if last is not None and last.start == start:
-                if last.number >= number:
-                    return TimeSpan()
-                before = last.totals
-            self._last[worker] = _Start(start, number, totals)
+            last_start, last_number, before = self._last.get(worker, (start, -1, {}))
+            if last_start != start:
+                before = {}
+            elif last_number >= number:
+                return TimeSpan()
+            self._last[worker] = start, number, totals
             added = {key: value - before.get(key, 0) for key, value in totals.items()}
             self._windows.add(added, now)
         of_spouts: dict[str, float] = defaultdict(float)

@@ -111,7 +111,7 @@ class Pending:
 class _Collector:
     def __init__(self, setting: Setting, place: ExecutorPlace, task: int, outbox: Outbox) -> None:
         random, self.context = setting.random(), setting.context(place, task)
-        self.component, self.task = place.component, task
+        self.component, self.task, self._where = place.component, task, f"component {place.component!r} (task {task})"
         self.clock, self.outbox = setting.clock, outbox
         self.streams = setting.streams(self.context, random)
         self.report_error = partial(setting.report, self.component, task)
@@ -126,13 +126,11 @@ class _Collector:
 
     def _stream(self, stream_id: str) -> OutStream:
         if not self._open:
-            raise TopologyError(
-                f"component {self.component!r} (task {self.task}) emits after cleanup; its tuples would go nowhere"
-            )
+            raise TopologyError(f"{self._where} emits after cleanup; its tuples would go nowhere")
         stream = self.streams.get(stream_id)
         if stream is None:
             raise TopologyError(
-                f"component {self.component!r} (task {self.task}) emits to stream {stream_id!r}, which it does not declare; "
+                f"{self._where} emits to stream {stream_id!r}, which it does not declare; "
                 f"it declares {sorted(self.streams) or 'none'}"
             )
         logger.info("component %s, task %d: emit to %s", self.component, self.task, stream_id)
@@ -284,13 +282,11 @@ class BoltCollector(_Collector):
         self._check_held("fail", tuple)
         tuple.holder.failed += 1
         tuple.holder = ANSWERED
-        if tuple.root is not None:
-            self.outbox.fail(list(tuple.roots))
+        self.outbox.fail(tuple.roots)
 
     def reset_timeout(self, tuple: Tuple) -> None:
         self._check_held("reset_timeout", tuple)
-        if tuple.root is not None:
-            self.outbox.extend(list(tuple.roots))
+        self.outbox.extend(tuple.roots)
 
     def _emit(self, stream: OutStream, tasks: Sequence[int], values: tuple[Any, ...], anchors: Sequence[Tuple]) -> None:
         put, origin = self.outbox.put, stream.origin
@@ -325,17 +321,13 @@ class BoltCollector(_Collector):
         return ids
 
     def _refuse(self, what: str, tuple: object) -> NoReturn:
-        where = f"component {self.component!r} (task {self.task})"
         if not isinstance(tuple, Tuple):
-            raise TopologyError(
-                f"{where}: {what} {tuple!r}, a {type(tuple).__name__}; it takes the Tuple that execute() got. "
-                "The order is emit(values, anchors)"
-            )
-        if tuple.holder is ANSWERED:
-            raise TopologyError(
-                f"{where}: {what} {tuple!r}, which was acked or failed before; answer each tuple once, last"
-            )
-        raise TopologyError(f"{where}: {what} {tuple!r}, which another task was given; answer only what execute() got")
+            why = f"a {type(tuple).__name__}; it takes the Tuple that execute() got. The order is emit(values, anchors)"
+        elif tuple.holder is ANSWERED:
+            why = "which was acked or failed before; answer each tuple once, last"
+        else:
+            why = "which another task was given; answer only what execute() got"
+        raise TopologyError(f"{self._where}: {what} {tuple!r}, {why}")
 
 
 class BasicCollector:

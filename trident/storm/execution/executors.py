@@ -110,7 +110,14 @@ class SpoutExecutor(Executor):
             for task, each in self.collectors.items():
                 for message in each.messages.rotate():
                     self._call(task, "fail", each.take_fail, message)
-        emitted = self._ask() if self._is_active() else False
+        active = self.active
+        if active is not self._notified_active:
+            self._notified_active = active
+            for task, each in self.collectors.items():
+                spout = each.spout
+                if isinstance(spout, Activated):
+                    self._call(task, *(("activate", spout.activate) if active else ("deactivate", spout.deactivate)))
+        emitted = active and self._ask()
         for each in self.collectors.values():  # what `open`, `activate`, an ack or a fail emitted to no bolt
             if each.messages.answered_at_once:
                 each.ack_untracked()
@@ -166,18 +173,6 @@ class SpoutExecutor(Executor):
                 self._call(task, "fail", each.take_fail, message)
         for root in outcomes.extended:
             each.messages.extend(root)
-
-    def _is_active(self) -> bool:
-        """Whether tuples are asked for; notifies the spouts when that changes."""
-        active = self.active
-        if active is not self._notified_active:
-            self._notified_active = active
-            for task, each in self.collectors.items():
-                if isinstance(each.spout, Activated):
-                    self._call(
-                        task, *(("activate", each.spout.activate) if active else ("deactivate", each.spout.deactivate))
-                    )
-        return active
 
     def _call(self, task: int, what: str, function: Any, *args: Any) -> None:
         self.call_since = self._clock()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Event
 from typing import Protocol
@@ -140,11 +140,11 @@ class Outbox:
     def begin(self, root: int, edges: int, spout_task: int) -> None:
         self._of(root).begun += (root, edges, spout_task)
 
-    def fail(self, roots: Sequence[int]) -> None:
+    def fail(self, roots: Iterable[int]) -> None:
         for root in roots:
             self._of(root).failed.append(root)
 
-    def extend(self, roots: Sequence[int]) -> None:
+    def extend(self, roots: Iterable[int]) -> None:
         for root in roots:
             self._of(root).extended.append(root)
 

@@ -51,12 +51,7 @@ class Worker:
     """
 
     def __init__(
-        self,
-        number: int,
-        setting: Setting,
-        mail: LocalMail,
-        died: Callable[[BaseException], None],
-        port: int = 0,
+        self, number: int, setting: Setting, mail: LocalMail, died: Callable[[BaseException], None], port: int = 0
     ) -> None:
         self.executors = [make_executor(place, setting) for place in setting.layout.in_worker(number)]
         self._inboxes, self._stopping, self._died = mail.inboxes, mail.ended, died

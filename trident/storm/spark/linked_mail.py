@@ -98,13 +98,10 @@ class LinkedMail(LocalMail):
 
     def _receive(self, socket: zmq.Socket[bytes]) -> None:
         waits = socket.rcvtimeo = _IDLE_MS
+        nothing_came = suppress(zmq.Again)
         while not self.ended.is_set():
-            try:
-                frame = socket.recv()
-            except zmq.Again:
-                frame = None
-            if frame is not None:
-                self._take(frame)
+            with nothing_came:
+                self._take(socket.recv())
             self._look_at_queues()
             wanted = _FULL_MS if self._full else _IDLE_MS
             if wanted != waits:

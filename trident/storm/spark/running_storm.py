@@ -170,7 +170,7 @@ class RunningStormTopology(StormHandle):
                 raise self._slots.too_few(self.conf.workers)
             if waited > limit_s:
                 raise EnvironmentProblem.of_now(
-                    f"topology {self.name!r}: not all workers are up after start_timeout_s={self.conf.start_timeout_s:g} "
+                    f"topology {self.name!r}: not all workers are up after start_timeout_s={limit_s:g} "
                     f"({', '.join(each['state'] for each in self.workers)}). One that is 'starting' waits for one of Spark's "
                     f"{self._slots.total} slots; one that is 'opening' waits for open() or prepare() of its spouts and bolts"
                 )
