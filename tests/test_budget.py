@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 SPARE = 60  # lines or, divided by 20, modules that a budget may be above what is there
 
 BUDGETS: dict[str, tuple[int, int]] = {  # lines, modules
-    "trident": (68_597, 307),
+    "trident": (68_425, 307),
     "states": (11_528, 59),
     "spouts": (9_560, 42),
     "tests": (109_591, 529),

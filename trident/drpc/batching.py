@@ -37,7 +37,6 @@ from trident.graph import (
     Node,
     RepartitionNode,
     SelectNode,
-    StateNode,
 )
 from trident.log.log_state import LogState
 from trident.operations.expressions import col
@@ -101,8 +100,8 @@ class RequestStates:
 
     def __init__(self, plan: RequestPlan, config: Config, log: CommittedLog | None) -> None:
         self._plan, self._config, self._log = plan, config, log
-        self._static: dict[str, Any] = {}
-        self._updated: dict[str, tuple[int, list[Any], Any]] = {}
+        self._opened: dict[str, tuple[int, list[Any], Any]] = {}
+        """Of each state how many partitions it has, those that are open, and what a step queries."""
         self._snapshots: dict[str, Snapshot] = {}
 
     def renew(self) -> None:
@@ -113,31 +112,27 @@ class RequestStates:
 
     def __call__(self, name: str) -> Any:
         node = self._plan.states[name]
-        if node.static:
-            if name not in self._static:
-                partitions = node.spec.required_num_partitions or 1
-                self._static[name] = self._open(node, 0, partitions)
-            return self._static[name].given
-        assert self._log is not None, "only functions without updated states go without a log"
-        partitions = self._log.partitions(name)
-        opened = self._updated.get(name)
-        if opened is None or opened[0] != partitions:  # a restart may have changed the number
-            _close(opened[1] if opened is not None else [])
-            instances = [self._open(node, partition, partitions) for partition in range(partitions)]
-            view = StateView.for_query(instances, lambda: self._snapshots[name], node, self._log.now)
-            self._updated[name] = (partitions, instances, view)
-        return self._updated[name][2]
+        log = None if node.static else self._log
+        assert node.static or log is not None, "only functions without updated states go without a log"
+        partitions = (node.spec.required_num_partitions or 1) if log is None else log.partitions(name)
+        opened, instances, _ = self._opened.get(name, (0, [], None))
+        if opened != partitions:  # a restart may have changed the number
+            for state in instances:
+                state.close()
+            topology, conf = self._plan.topology, self._config.as_mapping()
+            instances = [
+                open_state(topology, node, conf, partition, partitions, read_only=True)
+                for partition in range(1 if log is None else partitions)
+            ]
+            view = instances[0].given
+            if log is not None:
+                view = StateView.for_query(instances, lambda: self._snapshots[name], node, log.now)
+            self._opened[name] = partitions, instances, view
+        return self._opened[name][2]
 
     def close(self) -> None:
-        _close([*self._static.values(), *(one for _, instances, _ in self._updated.values() for one in instances)])
-
-    def _open(self, node: StateNode, partition: int, partitions: int) -> Any:
-        return open_state(self._plan.topology, node, self._config.as_mapping(), partition, partitions, read_only=True)
-
-
-def _close(instances: list[Any]) -> None:
-    for state in instances:
-        state.close()
+        for state in (each for _, instances, _ in self._opened.values() for each in instances):
+            state.close()
 
 
 class RequestExecutor:
@@ -253,8 +248,7 @@ def _one_by_one(node: Node, sources: list[pa.Table], requests: int, run: StepRun
 
 
 def _with_number(table: pa.Table, number: int, like: pa.Table | None = None) -> pa.Table:
-    column = pa.array([number] * table.num_rows, pa.int64())
-    numbered = table.append_column(_REQUEST, column)
+    numbered = table.append_column(_REQUEST, pa.array([number] * table.num_rows, pa.int64()))
     return numbered if like is None else numbered.select(like.column_names)
 
 
@@ -365,25 +359,22 @@ class DRPCFunction:
             return [self._waiting.popleft() for _ in range(min(len(self._waiting), self._max_batch))]
 
     def _answer(self, executor: RequestExecutor, requests: list[_Request]) -> None:
+        """Find the requests that fail by halves; a store that does not answer, or is the wrong one, fails all at once."""
         if not requests:
             return
         try:
             answers = executor.answers([one.args for one in requests])
         except (Exception, SystemExit) as error:  # noqa: BLE001  user code may raise anything; the clients get the error
-            self._fail(executor, requests, error)
+            if len(requests) > 1 and not isinstance(cause_of(error), (BackendError, StateMismatchError)):
+                half = len(requests) // 2
+                self._answer(executor, requests[:half])
+                self._answer(executor, requests[half:])
+                return
+            for request in requests:
+                request.answer.set_exception(_execution_error(self.name, error))
             return
         for request, answer in zip(requests, answers, strict=True):
             request.answer.set_result(answer)
-
-    def _fail(self, executor: RequestExecutor, requests: list[_Request], error: BaseException) -> None:
-        """Find the requests that fail by halves; a store that does not answer, or is the wrong one, fails all at once."""
-        if len(requests) > 1 and not isinstance(cause_of(error), (BackendError, StateMismatchError)):
-            half = len(requests) // 2
-            self._answer(executor, requests[:half])
-            self._answer(executor, requests[half:])
-            return
-        for request in requests:
-            request.answer.set_exception(_execution_error(self.name, error))
 
 
 def _execution_error(function: str, error: BaseException) -> DRPCExecutionException:

@@ -124,7 +124,6 @@ class DRPCClient(Closes):
         connection = self._own.connection
         if connection is None:
             kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
-            connection = kind(self._host, self._port, timeout=self._timeout)
-            self._own.connection = connection
+            connection = self._own.connection = kind(self._host, self._port, timeout=self._timeout)
             self._connections.add(connection)
         return connection

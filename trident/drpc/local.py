@@ -71,19 +71,16 @@ class LocalDRPC(Closes):
     ) -> None:
         if threads < 1 or max_batch < 1:
             raise ConfigError(f"threads={threads}, max_batch={max_batch}: expected whole numbers of at least 1")
-        running: QueriedTopology | None = None
+        self._log: CommittedLog | None = None
         if isinstance(topology, QueriedTopology):
-            running, graph, config = topology, topology.graph, topology.config
+            graph, config, self._log = topology.graph, topology.config, OwnLog(topology)
         else:
             graph, config = topology.graph(), topology.settings(conf, **settings)
         check_functions(graph)
         plans = [make_request_plan(graph, node.function) for node in graph.functions()]
         updated = {name: node for plan in plans for name, node in plan.states.items() if not node.static}
         self.name, self.closed = graph.name, False
-        self._log: CommittedLog | None = None
-        if running is not None:
-            self._log = OwnLog(running)
-        elif updated:
+        if self._log is None and updated:
             self._log = ForeignLog(graph.name, config, updated.values(), _INSTEAD)
         if self._log is not None:  # states are opened as former declarations have left them
             stored = graph_to_read(graph, self._log.now().declared)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from inspect import signature
 from typing import TYPE_CHECKING, Any, Self
@@ -165,11 +165,11 @@ class BoltDeclarer(SpoutDeclarer):
 
     def fields_grouping(self, component: str, fields: FieldsLike, stream_id: str = DEFAULT_STREAM) -> Self:
         """Send tuples with equal values of these fields to the same task."""
-        return self._subscribe("fields", component, stream_id, _names(self._id, fields))
+        return self._subscribe("fields", component, stream_id, fields)
 
     def partial_key_grouping(self, component: str, fields: FieldsLike, stream_id: str = DEFAULT_STREAM) -> Self:
         """Send tuples with equal values of these fields to one of two tasks, the one that got less so far."""
-        return self._subscribe("partial_key", component, stream_id, _names(self._id, fields))
+        return self._subscribe("partial_key", component, stream_id, fields)
 
     def all_grouping(self, component: str, stream_id: str = DEFAULT_STREAM) -> Self:
         """Send a copy of each tuple to every task."""
@@ -198,27 +198,21 @@ class BoltDeclarer(SpoutDeclarer):
                 f"custom_grouping of bolt {self._id!r}: {type(grouping).__name__} needs prepare(context, source, "
                 "target_tasks) and choose_tasks(task_id, values)"
             )
-        return self._add(Subscription(component, stream_id, Grouping("custom", chooser=grouping)))
+        return self._subscribe("custom", component, stream_id, chooser=grouping)
 
-    def _subscribe(self, kind: GroupingKind, component: str, stream_id: str, fields: Sequence[str] = ()) -> Self:
-        return self._add(Subscription(component, stream_id, Grouping(kind, tuple(fields))))
-
-    def _add(self, made: Subscription) -> Self:
-        inputs = self._all[self._id].inputs
+    def _subscribe(
+        self, kind: GroupingKind, component: str, stream: str, fields: FieldsLike = (), **chooser: CustomStreamGrouping
+    ) -> Self:
+        grouping, inputs = Grouping(kind, Fields(fields).names, **chooser), self._all[self._id].inputs
+        if kind in ("fields", "partial_key") and not grouping.fields:
+            raise TopologyError(f"bolt {self._id!r}: a grouping by fields needs at least one field")
         for each in inputs:
-            if (each.component, each.stream) == (made.component, made.stream):
+            if (each.component, each.stream) == (component, stream):
                 raise TopologyError(
-                    f"bolt {self._id!r} reads stream {made.stream!r} of {made.component!r} twice "
-                    f"({each.grouping.kind} and {made.grouping.kind}); choose one grouping"
+                    f"bolt {self._id!r} reads stream {stream!r} of {component!r} twice "
+                    f"({each.grouping.kind} and {kind}); choose one grouping"
                 )
-        return self._change(inputs=(*inputs, made))
-
-
-def _names(bolt: str, fields: FieldsLike) -> tuple[str, ...]:
-    names = Fields(fields).names
-    if not names:
-        raise TopologyError(f"bolt {bolt!r}: a grouping by fields needs at least one field")
-    return names
+        return self._change(inputs=(*inputs, Subscription(component, stream, grouping)))
 
 
 def _check_input(topology: StormTopology, bolt: Component, each: Subscription) -> None:

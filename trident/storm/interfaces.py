@@ -232,9 +232,7 @@ class TopologyContext:
 
 def is_basic(bolt: IRichBolt | IBasicBolt) -> bool:
     """Whether a bolt is a basic one: the two kinds differ in what `execute` and `prepare` take."""
-    if takes(bolt.execute, 1) and takes(bolt.execute, 2):
-        return not takes(bolt.prepare, 3)
-    return takes(bolt.execute, 2)
+    return takes(bolt.execute, 2) and not (takes(bolt.execute, 1) and takes(bolt.prepare, 3))
 
 
 def takes(method: Callable[..., object], arguments: int) -> bool:

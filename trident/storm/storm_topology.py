@@ -12,7 +12,6 @@ from trident.storm.storm_tuples import StreamSpec
 
 ACKER = "__acker"
 
-
 GroupingKind = Literal[
     "shuffle", "fields", "all", "global", "none", "direct", "local_or_shuffle", "partial_key", "custom"
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
@@ -17,7 +17,7 @@ from trident.storm.execution.launch import Launch, TaskError
 from trident.storm.execution.messages import Body
 from trident.storm.interfaces import BaseRichSpout, SpoutOutputCollector, TopologyContext
 from trident.storm.storm_config import StormConfig
-from trident.storm.storm_topology import Component, StormTopology
+from trident.storm.storm_topology import StormTopology
 from trident.storm.storm_tuples import DEFAULT_STREAM, Origin, StreamDeclarer
 
 __all__ = ["CompletedTopology", "MockedSpout", "SteppedCluster", "complete_topology"]
@@ -214,59 +214,43 @@ def complete_topology(
     >>> sorted(done.tuples("split"))
     [('cow',), ('moon',), ('the',), ('the',)]
     """
-    unknown = sorted(set(mocked_spouts) - set(topology.spouts))
-    if unknown:
-        raise TopologyError(
-            f"mocked_spouts names {unknown[0]!r}, which is not a spout; there are {sorted(topology.spouts)}"
-        )
-    spouts = {name: _mock_spout(spec, mocked_spouts.get(name, ())) for name, spec in topology.spouts.items()}
-    seen = _Seen(topology)
-    with SteppedCluster(
-        StormTopology(spouts, topology.bolts), conf, seed=seed, link=seen.link, watch=seen.watch, **settings
-    ) as cluster:
-        return _run_to_completion(cluster, mocked_spouts, seen)
+    seen = defaultdict[tuple[str, str], list[tuple[Any, ...]]](list)
 
+    def watch(origin: Origin, values: tuple[Any, ...]) -> None:
+        seen[origin.component, origin.stream].append(values)
 
-def _run_to_completion(cluster: SteppedCluster, mocked: Iterable[str], seen: _Seen) -> CompletedTopology:
-    cluster.run()
-    while cluster.pending:
-        cluster.advance(cluster.conf.message_timeout_s)
-        cluster.run()
-    tasks = {name: range(len(cluster.layout.tasks[name])) for name in mocked}
-    made = {name: [cluster.instance(name, at) for at in ats] for name, ats in tasks.items()}
-    return CompletedTopology(
-        {name: sorted(at for each in spouts for at in each.acked) for name, spouts in made.items()},
-        {name: sorted(at for each in spouts for at in each.failed) for name, spouts in made.items()},
-        tuple(cluster.errors),
-        seen.values,
-    )
-
-
-class _Seen:
-    """Notes each emitted tuple once, however many tasks get a copy."""
-
-    def __init__(self, topology: StormTopology) -> None:
-        self._topology = topology
-        self.values: dict[tuple[str, str], list[tuple[Any, ...]]] = {}
-
-    def watch(self, origin: Origin, values: tuple[Any, ...]) -> None:
-        self.values.setdefault((origin.component, origin.stream), []).append(values)
-
-    def link(self, task: int, body: Body) -> tuple[Body]:
+    def link(task: int, body: Body) -> tuple[Body]:
         for values, origin, _, _ in body if isinstance(body, list) else ():
-            if self._topology.components[origin.component].streams[origin.stream].direct:
-                self.watch(origin, values)  # one copy each, and no grouping sees it
+            if topology.components[origin.component].streams[origin.stream].direct:
+                watch(origin, values)  # one copy each, and no grouping sees it
         return (body,)
 
+    mocked = _mock_spouts(topology, mocked_spouts)
+    with SteppedCluster(mocked, conf, seed=seed, link=link, watch=watch, **settings) as cluster:
+        cluster.run()
+        while cluster.pending:
+            cluster.advance(cluster.conf.message_timeout_s)
+            cluster.run()
+        tasks = {name: range(len(cluster.layout.tasks[name])) for name in mocked_spouts}
+        made = {name: [cluster.instance(name, at) for at in ats] for name, ats in tasks.items()}
+        acked = {name: sorted(at for each in of for at in each.acked) for name, of in made.items()}
+        failed = {name: sorted(at for each in of for at in each.failed) for name, of in made.items()}
+        return CompletedTopology(acked, failed, tuple(cluster.errors), seen)
 
-def _mock_spout(spec: Component, rows: Sequence[Sequence[Any]]) -> Component:
-    stream = spec.streams.get(DEFAULT_STREAM)
-    if rows and stream is None:
-        raise TopologyError(
-            f"spout {spec.id!r} has no stream {DEFAULT_STREAM!r} to emit rows to; it has {sorted(spec.streams)}"
-        )
-    fields = stream.fields if stream is not None else ()
-    return replace(spec, made=MockedSpout(fields, *rows, replay=False))
+
+def _mock_spouts(topology: StormTopology, rows_of: Mapping[str, Sequence[Sequence[Any]]]) -> StormTopology:
+    for name in sorted(set(rows_of) - set(topology.spouts)):
+        raise TopologyError(f"mocked_spouts names {name!r}, which is not a spout; there are {sorted(topology.spouts)}")
+    spouts = {}
+    for name, spec in topology.spouts.items():
+        stream, rows = spec.streams.get(DEFAULT_STREAM), rows_of.get(name, ())
+        if rows and stream is None:
+            raise TopologyError(
+                f"spout {name!r} has no stream {DEFAULT_STREAM!r} to emit rows to; it has {sorted(spec.streams)}"
+            )
+        fields = stream.fields if stream is not None else ()
+        spouts[name] = replace(spec, made=MockedSpout(fields, *rows, replay=False))
+    return StormTopology(spouts, topology.bolts)
 
 
 class MockedSpout(BaseRichSpout):

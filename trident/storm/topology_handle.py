@@ -14,7 +14,7 @@ from trident.errors import TopologyError, TridentError
 from trident.observe.events import ReportedError
 from trident.observe.topology_status import TopologyStatus
 from trident.storm.execution.launch import Launch, TaskError
-from trident.storm.execution.messages import Body, Inbox
+from trident.storm.execution.messages import LocalMail
 from trident.storm.execution.storm_worker import Worker, inboxes_of
 from trident.storm.storm_config import StormConfig
 from trident.storm.storm_topology import StormTopology
@@ -44,29 +44,6 @@ class TopologyDiedError(TridentError):
         )
 
 
-class DeathWatch:
-    """Counts the deaths of workers."""
-
-    def __init__(self, conf: StormConfig) -> None:
-        self._conf = conf
-        self._deaths: deque[float] = deque()
-        self.total = 0
-
-    def too_many(self, worker: int, error: BaseException) -> TopologyDiedError | None:
-        now = monotonic()
-        self.total += 1
-        self._deaths.append(now)
-        while self._deaths[0] < now - self._conf.worker_deaths_window_s:
-            self._deaths.popleft()
-        if len(self._deaths) <= self._conf.max_worker_deaths:
-            return None
-        ended = TopologyDiedError(
-            self._conf.name, len(self._deaths), self._conf.worker_deaths_window_s, worker, str(error)
-        )
-        ended.__cause__ = error
-        return ended
-
-
 class StormHandle:
     """A topology that runs. `drain` wants all at rest for `rested_s`: a delivery may be between two executors."""
 
@@ -75,7 +52,8 @@ class StormHandle:
     def __init__(self, topology: StormTopology, conf: StormConfig, active: bool = True) -> None:
         self.conf = conf
         self._launch = Launch.of(topology, conf)
-        self._watch, self._errors = DeathWatch(conf), deque[ReportedError](maxlen=100)
+        self._deaths, self._died_at = 0, list[float]()
+        self._errors = deque[ReportedError](maxlen=100)
         self._error: BaseException | None = None
         self._ended, self._changing, self._active = threading.Event(), threading.RLock(), active
         self._monitor: TopologyMonitor
@@ -126,6 +104,17 @@ class StormHandle:
             if rested and monotonic() - rested > self.rested_s:
                 return True
         return False
+
+    def _too_many_deaths(self, worker: int, error: BaseException) -> TopologyDiedError | None:
+        """Count the death of a worker; return what ends the topology if it is one too many."""
+        now, window_s = monotonic(), self.conf.worker_deaths_window_s
+        self._deaths += 1
+        self._died_at = [*(at for at in self._died_at if at >= now - window_s), now]
+        if len(self._died_at) <= self.conf.max_worker_deaths:
+            return None
+        ended = TopologyDiedError(self.name, len(self._died_at), window_s, worker, str(error))
+        ended.__cause__ = error
+        return ended
 
     def _make_monitor(self) -> TopologyMonitor:
         return TopologyMonitor(
@@ -193,7 +182,7 @@ class LocalTopology(StormHandle):
     def _make(self, number: int) -> None:
         mail = LocalMail(self._inboxes)
         setting = self._launch.setting(mail, self._report)
-        mail.worker = worker = Worker(number, setting, self._inboxes, lambda error: self._on_death(number, error))
+        worker = Worker(number, setting, mail, lambda error: self._on_death(number, error))
         worker.set_active(self._active)
         self._count()  # the last figures of the one that has ended
         with self._counting:
@@ -229,7 +218,7 @@ class LocalTopology(StormHandle):
         with self._changing:
             if self._ended.is_set():
                 return
-            too_many = self._watch.too_many(number, error)
+            too_many = self._too_many_deaths(number, error)
             self._stop_worker(self._workers[number])
             if too_many is None:
                 self._make(number)
@@ -309,21 +298,3 @@ class LocalCluster:
             if error is None:
                 raise
             logger.error("%s", ended)  # the error of the block is the one to raise
-
-
-class LocalMail:
-    """What one worker's executors send with, to all inboxes of this process."""
-
-    def __init__(self, inboxes: Mapping[int, Inbox]) -> None:
-        self._inboxes = inboxes
-        self.worker: Worker | None = None
-
-    def send(self, task: int, body: Body) -> None:
-        self._inboxes[task].put((task, body))
-
-    def is_open(self, task: int) -> bool:
-        return self._inboxes[task].is_open
-
-    def wait_until_open(self, task: int) -> None:
-        while not (self.worker and self.worker.stopping) and not self._inboxes[task].wait_until_open(0.05):
-            pass

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import Any
 
 from trident.observe.component_statistics import (
     ComponentDescription,
@@ -79,7 +79,7 @@ class TopologyMonitor:
             self._moved = now
         if now >= self._next_look:
             self._next_look = now + _LOOK_S
-            may_stall = now - self._moved >= _LOOK_S or any(calls for _, _, calls in self._present(layout, now))
+            may_stall = now - self._moved >= _LOOK_S or bool(self._calls(layout, now))
             self._stalls.look(self.status.at_work if may_stall else AtWork())
         if self._conf.log_interval_s is not None and now >= self._next_line:
             self._next_line = now + self._conf.log_interval_s
@@ -88,11 +88,7 @@ class TopologyMonitor:
     @property
     def status(self) -> TopologyStatus:
         now, layout = self._clock(), self._layout()
-        uncounted_s = {
-            tasks[0]: uncounted + ago
-            for _, ago, present in self._present(layout, now)
-            for tasks, _, uncounted, _ in present
-        }
+        uncounted_s = {tasks[0]: uncounted + ago for _, ago, (tasks, _, uncounted, _) in self._calls(layout, now)}
         statistics = self._collected.statistics(layout, now, uncounted_s)
         workers = tuple(
             WorkerStatus(
@@ -127,12 +123,9 @@ class TopologyMonitor:
     def _pending(self, layout: TaskLayout) -> int:
         return sum(snapshot["pending"] for _, _, snapshot in self._there(layout))
 
-    def _present(self, layout: TaskLayout, now: float) -> list[tuple[int, float, list[PresentCall]]]:
-        return [
-            (number, now - heard, snapshot["calls"])
-            for number, heard, snapshot in self._there(layout)
-            if now - heard < _SILENT_S
-        ]
+    def _calls(self, layout: TaskLayout, now: float) -> list[tuple[int, float, PresentCall]]:
+        there = [each for each in self._there(layout) if now - each[1] < _SILENT_S]
+        return [(number, now - heard, call) for number, heard, snapshot in there for call in snapshot["calls"]]
 
     def _at_work(self, layout: TaskLayout, statistics: TopologyStatistics, now: float) -> AtWork:
         components = statistics.over(_LOGGED_WINDOW_S).components
@@ -140,8 +133,7 @@ class TopologyMonitor:
         latencies = [each.figures.complete_latency_ms or 0.0 for each in components.values()]
         calls = tuple(
             RunningCall(component, tuple(tasks), number, seconds + ago, where, usual_ms.get(component, 0.0) / _MS_PER_S)
-            for number, ago, present in self._present(layout, now)
-            for tasks, seconds, _, where in present
+            for number, ago, (tasks, seconds, _, where) in self._calls(layout, now)
             if where and (component := layout.component_of.get(tasks[0]))
         )
         pending = self._pending(layout)
@@ -174,19 +166,13 @@ _CAPACITY_WINDOW_S = WINDOWS_S[0]
 Sums = defaultdict[str, float]
 
 
-class _Start(NamedTuple):
-    start: int
-    number: int
-    totals: dict[CountKey, float]
-
-
 class Collected:
     """Adds up what snapshots report. A worker that starts again counts from 0; tasks that move keep their totals."""
 
     def __init__(self, topology: StormTopology, now: float) -> None:
         self._topology = topology
         self._windows: Windows[CountKey] = Windows(now)
-        self._last: dict[int, _Start] = {}
+        self._last: dict[int, tuple[int, int, Mapping[CountKey, float]]] = {}
         self._lock = threading.Lock()
 
     def take(self, snapshot: WorkerSnapshot, now: float) -> TimeSpan:
@@ -194,13 +180,12 @@ class Collected:
         start, number, worker = snapshot["start"], snapshot["number"], snapshot["worker"]
         totals = {CountKey(*key): value for key, value in snapshot["totals"]}
         with self._lock:
-            last = self._last.get(worker)
-            before: Mapping[CountKey, float] = {}
-            if last is not None and last.start == start:
-                if last.number >= number:
-                    return TimeSpan()
-                before = last.totals
-            self._last[worker] = _Start(start, number, totals)
+            last_start, last_number, before = self._last.get(worker, (start, -1, {}))
+            if last_start != start:
+                before = {}
+            elif last_number >= number:
+                return TimeSpan()
+            self._last[worker] = start, number, totals
             added = {key: value - before.get(key, 0) for key, value in totals.items()}
             self._windows.add(added, now)
         of_spouts: dict[str, float] = defaultdict(float)
@@ -214,39 +199,28 @@ class Collected:
         """Return the statistics of all windows; `uncounted_s`: by first task, how long an executor has worked uncounted."""
         with self._lock:
             differences = self._windows.over_all(now)
-        capacities = _capacities(layout, differences[_CAPACITY_WINDOW_S], uncounted_s)
-        windows = differences.items()
-        return TopologyStatistics(
-            tuple(self._window(layout, capacities, window, difference) for window, difference in windows)
-        )
-
-    def _window(
-        self,
-        layout: TaskLayout,
-        capacities: Mapping[ExecutorPlace, float],
-        window: int,
-        difference: Difference[CountKey],
-    ) -> WindowStatistics:
-        whole: Sums = defaultdict(float)
-        sums: dict[int | str | tuple[str, str, str], Sums] = defaultdict(lambda: defaultdict(float))
-        for key, value in difference.added.items():
-            if key.component.startswith("__"):  # ticks are no tuples of the topology
-                continue
-            component = layout.component_of[key.task]
-            edge = (key.component, component, key.stream) if key.component else (component, "", key.stream)
-            for of in (component, key.task, edge):
-                sums[of][key.measure] += value
-            if component in self._topology.spouts or key.measure in ("emitted", "transferred"):
-                whole[key.measure] += value
-        components = {name: self._component(name, layout, capacities, sums) for name in layout.tasks}
-        return WindowStatistics(window, difference.seconds, _figures(whole), components)
+        place_of = {task: place for place in layout.executors for task in place.tasks}
+        capacities = _capacities(place_of, differences[_CAPACITY_WINDOW_S], uncounted_s)
+        windows = []
+        for window, difference in differences.items():
+            whole: Sums = defaultdict(float)
+            sums: dict[ExecutorPlace | str | tuple[str, str, str], Sums] = defaultdict(lambda: defaultdict(float))
+            for key, value in difference.added.items():
+                if key.component.startswith("__"):  # ticks are no tuples of the topology
+                    continue
+                place = place_of[key.task]
+                component = place.component
+                edge = (key.component, component, key.stream) if key.component else (component, "", key.stream)
+                for of in (component, place, edge):
+                    sums[of][key.measure] += value
+                if component in self._topology.spouts or key.measure in ("emitted", "transferred"):
+                    whole[key.measure] += value
+            components = {name: self._component(name, layout, capacities, sums) for name in layout.tasks}
+            windows.append(WindowStatistics(window, difference.seconds, _figures(whole), components))
+        return TopologyStatistics(tuple(windows))
 
     def _component(
-        self,
-        name: str,
-        layout: TaskLayout,
-        capacities: Mapping[ExecutorPlace, float],
-        sums: Mapping[int | str | tuple[str, str, str], Sums],
+        self, name: str, layout: TaskLayout, capacities: Mapping[ExecutorPlace, float], sums: Mapping[Any, Sums]
     ) -> ComponentStatistics:
         component = self._topology.components.get(name)
         kind: ComponentKind = "spout" if name in self._topology.spouts else "acker" if component is None else "bolt"
@@ -255,39 +229,28 @@ class Collected:
         read = [Edge(each.component, name, _text(each.grouping), stream=each.stream) for each in inputs]
         sent = sorted(of for of in sums if isinstance(of, tuple) and of[:2] == (name, "") and of[2])
         executors = tuple(
-            ExecutorStatistics(place.tasks, place.worker, _figures(_add_up(sums, place.tasks), capacities[place]))
-            for place in layout.executors
+            ExecutorStatistics(place.tasks, place.worker, _figures(sums[place], capacity))
+            for place, capacity in capacities.items()
             if place.component == name
         )
         return ComponentStatistics(
             ComponentDescription(name, kind, name, class_name, len(layout.tasks[name])),
-            _figures(_add_up(sums, [name]), max(each.figures.capacity for each in executors)),
-            tuple(EdgeStatistics(e, _figures(_add_up(sums, [(e.source, e.target, e.stream)]))) for e in read),
+            _figures(sums[name], max(each.figures.capacity for each in executors)),
+            tuple(EdgeStatistics(e, _figures(sums[e.source, e.target, e.stream])) for e in read),
             tuple(EdgeStatistics(Edge(name, stream=of[2]), _figures(sums[of])) for of in sent),
             executors,
         )
 
 
 def _capacities(
-    layout: TaskLayout, difference: Difference[CountKey], uncounted_s: Mapping[int, float]
+    place_of: Mapping[int, ExecutorPlace], difference: Difference[CountKey], uncounted_s: Mapping[int, float]
 ) -> Mapping[ExecutorPlace, float]:
-    busy: dict[int, float] = defaultdict(float)
+    seconds = max(difference.seconds, 1e-9)
+    busy = {place: min(seconds, uncounted_s.get(place.tasks[0], 0.0)) for place in place_of.values()}
     for key, value in difference.added.items():
         if key.measure in ("execute_s", "busy_s"):
-            busy[key.task] += value
-    seconds = max(difference.seconds, 1e-9)
-    return {
-        place: (sum(busy[task] for task in place.tasks) + min(seconds, uncounted_s.get(place.tasks[0], 0.0))) / seconds
-        for place in layout.executors
-    }
-
-
-def _add_up(sums: Mapping[Any, Sums], of: Iterable[Any]) -> Sums:
-    added: Sums = defaultdict(float)
-    for each in of:
-        for measure, value in sums.get(each, {}).items():
-            added[measure] += value
-    return added
+            busy[place_of[key.task]] += value
+    return {place: busy_s / seconds for place, busy_s in busy.items()}
 
 
 def _text(grouping: Grouping) -> str:

@@ -19,6 +19,7 @@ from trident.errors import TopologyError
 from trident.storm.execution.launch import Setting
 from trident.storm.execution.messages import BATCH, Outbox
 from trident.storm.execution.out_streams import OutStream
+from trident.storm.interfaces import IRichSpout
 from trident.storm.storm_topology import ExecutorPlace
 from trident.storm.storm_tuples import DEFAULT_STREAM, Origin, Tuple, ids_of, sent_tuple
 
@@ -85,9 +86,6 @@ class Pending:
         """Messages that nothing is tracked of: acknowledged within the emit without ackers, else (they go to no bolt) after
         the spout's call."""
 
-    def __len__(self) -> int:
-        return self.count
-
     def put(self, root: int, message_id: Any, stream: str) -> None:
         self._young[root] = message_id, stream, self._clock()
         self.count += 1
@@ -113,7 +111,7 @@ class Pending:
 class _Collector:
     def __init__(self, setting: Setting, place: ExecutorPlace, task: int, outbox: Outbox) -> None:
         random, self.context = setting.random(), setting.context(place, task)
-        self.component, self.task = place.component, task
+        self.component, self.task, self._where = place.component, task, f"component {place.component!r} (task {task})"
         self.clock, self.outbox = setting.clock, outbox
         self.streams = setting.streams(self.context, random)
         self.report_error = partial(setting.report, self.component, task)
@@ -128,13 +126,11 @@ class _Collector:
 
     def _stream(self, stream_id: str) -> OutStream:
         if not self._open:
-            raise TopologyError(
-                f"component {self.component!r} (task {self.task}) emits after cleanup; its tuples would go nowhere"
-            )
+            raise TopologyError(f"{self._where} emits after cleanup; its tuples would go nowhere")
         stream = self.streams.get(stream_id)
         if stream is None:
             raise TopologyError(
-                f"component {self.component!r} (task {self.task}) emits to stream {stream_id!r}, which it does not declare; "
+                f"{self._where} emits to stream {stream_id!r}, which it does not declare; "
                 f"it declares {sorted(self.streams) or 'none'}"
             )
         logger.info("component %s, task %d: emit to %s", self.component, self.task, stream_id)
@@ -142,18 +138,20 @@ class _Collector:
 
 
 class SpoutCollector(_Collector):
-    """The `SpoutOutputCollector` of one spout task; `ack_untracked` is set by the executor."""
+    """The `SpoutOutputCollector` of one spout task, with its `messages`; `ack_untracked` is set by the executor."""
 
     ack_untracked: Callable[[], None]
 
-    def __init__(self, pending: Pending, *args: Any) -> None:
+    def __init__(self, spout: IRichSpout, max_pending: int | None, *args: Any) -> None:
         super().__init__(*args)
-        self._pending = pending
+        self.spout, self.max_pending = spout, max_pending
+        self.messages, self.counts = Pending(self.clock), TaskCounts[str]()
         self.emits = 0
+        self._acks_untracked = False
 
     @property
     def pending(self) -> int:
-        return len(self._pending)
+        return self.messages.count
 
     def emit(self, values: Sequence[Any], message_id: Any = None, stream_id: str = DEFAULT_STREAM) -> Sequence[int]:
         stream = self._fast_streams.get(stream_id) or self._stream(stream_id)
@@ -176,7 +174,7 @@ class SpoutCollector(_Collector):
             for task in tasks:
                 outbox.put(task, (values, origin, None, 0))
             if message_id is not None:
-                self._pending.answered_at_once.append((message_id, origin.stream))
+                self.messages.answered_at_once.append((message_id, origin.stream))
                 if not outbox.tracks:
                     self.ack_untracked()
             return
@@ -185,8 +183,34 @@ class SpoutCollector(_Collector):
             edge = draw(64)
             edges ^= edge
             outbox.put(task, (values, origin, root, edge))
-        self._pending.put(root, message_id, origin.stream)
+        self.messages.put(root, message_id, origin.stream)
         outbox.begin(root, edges, self.task)
+
+    def take_ack(self, message: PendingMessage, now: float) -> None:
+        message_id, stream, emitted_at = message
+        counts = self.counts[stream]
+        counts.acked += 1
+        counts.complete_s += now - emitted_at
+        counts.complete_samples += 1
+        self.spout.ack(message_id)
+
+    def take_fail(self, message: PendingMessage) -> None:
+        message_id, stream, _ = message
+        self.counts[stream].failed += 1
+        self.spout.fail(message_id)
+
+    def ack_at_once(self) -> None:
+        """Acknowledge what is not tracked, or went to no bolt; what an ack emits is acknowledged after it returned."""
+        if self._acks_untracked:
+            return
+        self._acks_untracked = True
+        try:
+            while self.messages.answered_at_once:
+                message_id, stream = self.messages.answered_at_once.popleft()
+                self.counts[stream].acked += 1
+                self.spout.ack(message_id)
+        finally:
+            self._acks_untracked = False
 
 
 class BoltCollector(_Collector):
@@ -255,18 +279,14 @@ class BoltCollector(_Collector):
                 acks[each] = acks.get(each, 0) ^ edge ^ tuple.edge
 
     def fail(self, tuple: Tuple) -> None:
-        if not self._holds(tuple):
-            self._refuse("fail", tuple)
+        self._check_held("fail", tuple)
         tuple.holder.failed += 1
         tuple.holder = ANSWERED
-        if tuple.root is not None:
-            self.outbox.fail(list(tuple.roots))
+        self.outbox.fail(tuple.roots)
 
     def reset_timeout(self, tuple: Tuple) -> None:
-        if not self._holds(tuple):
-            self._refuse("reset_timeout", tuple)
-        if tuple.root is not None:
-            self.outbox.extend(list(tuple.roots))
+        self._check_held("reset_timeout", tuple)
+        self.outbox.extend(tuple.roots)
 
     def _emit(self, stream: OutStream, tasks: Sequence[int], values: tuple[Any, ...], anchors: Sequence[Tuple]) -> None:
         put, origin = self.outbox.put, stream.origin
@@ -282,12 +302,12 @@ class BoltCollector(_Collector):
             self._refuse("anchor to", anchors)
         checked = tuple(anchors)
         for each in checked:
-            if not self._holds(each):
-                self._refuse("anchor to", each)
+            self._check_held("anchor to", each)
         return checked
 
-    def _holds(self, tuple: object) -> bool:
-        return type(tuple) is Tuple and tuple.holder.collector is self
+    def _check_held(self, what: str, tuple: object) -> None:
+        if type(tuple) is not Tuple or tuple.holder.collector is not self:
+            self._refuse(what, tuple)
 
     def _join(self, anchors: Sequence[Tuple]) -> dict[int, int]:
         """Draw the edges to one copy of a new tuple; return its id under each root."""
@@ -301,17 +321,13 @@ class BoltCollector(_Collector):
         return ids
 
     def _refuse(self, what: str, tuple: object) -> NoReturn:
-        where = f"component {self.component!r} (task {self.task})"
         if not isinstance(tuple, Tuple):
-            raise TopologyError(
-                f"{where}: {what} {tuple!r}, a {type(tuple).__name__}; it takes the Tuple that execute() got. "
-                "The order is emit(values, anchors)"
-            )
-        if tuple.holder is ANSWERED:
-            raise TopologyError(
-                f"{where}: {what} {tuple!r}, which was acked or failed before; answer each tuple once, last"
-            )
-        raise TopologyError(f"{where}: {what} {tuple!r}, which another task was given; answer only what execute() got")
+            why = f"a {type(tuple).__name__}; it takes the Tuple that execute() got. The order is emit(values, anchors)"
+        elif tuple.holder is ANSWERED:
+            why = "which was acked or failed before; answer each tuple once, last"
+        else:
+            why = "which another task was given; answer only what execute() got"
+        raise TopologyError(f"{self._where}: {what} {tuple!r}, {why}")
 
 
 class BasicCollector:

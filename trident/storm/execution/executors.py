@@ -11,14 +11,7 @@ from trident.errors import FailedException, ReportedFailedException
 from trident.fields import Fields
 from trident.spout.rich import Activated
 from trident.storm.execution.acker import Acker
-from trident.storm.execution.collectors import (
-    BasicCollector,
-    BoltCollector,
-    Pending,
-    PendingMessage,
-    SpoutCollector,
-    TaskCounts,
-)
+from trident.storm.execution.collectors import BasicCollector, BoltCollector, SpoutCollector, TaskCounts
 from trident.storm.execution.launch import Setting, TaskError
 from trident.storm.execution.messages import Delivery, Outbox, Outcomes
 from trident.storm.interfaces import IBasicBolt, IRichSpout, is_basic
@@ -78,44 +71,6 @@ class Executor:
         self._outbox.flush()
 
 
-class SpoutTask:
-    """One instance of a spout, and its messages."""
-
-    def __init__(self, spout: IRichSpout, pending: Pending, collector: SpoutCollector, max_pending: int | None) -> None:
-        self.spout = spout
-        self.pending = pending
-        self.collector = collector
-        self.counts = TaskCounts[str]()
-        self.max_pending = max_pending
-        self._acks_untracked = False
-
-    def ack(self, message: PendingMessage, now: float) -> None:
-        message_id, stream, emitted_at = message
-        counts = self.counts[stream]
-        counts.acked += 1
-        counts.complete_s += now - emitted_at
-        counts.complete_samples += 1
-        self.spout.ack(message_id)
-
-    def fail(self, message: PendingMessage) -> None:
-        message_id, stream, _ = message
-        self.counts[stream].failed += 1
-        self.spout.fail(message_id)
-
-    def ack_untracked(self) -> None:
-        """Acknowledge what is not tracked, or went to no bolt; what an ack emits is acknowledged after it returned."""
-        if self._acks_untracked:
-            return
-        self._acks_untracked = True
-        try:
-            while self.pending.answered_at_once:
-                message_id, stream = self.pending.answered_at_once.popleft()
-                self.counts[stream].acked += 1
-                self.spout.ack(message_id)
-        finally:
-            self._acks_untracked = False
-
-
 class SpoutExecutor(Executor):
     """One thread of a spout. It asks for no tuples while a queue is full, and goes on to take acks."""
 
@@ -124,7 +79,7 @@ class SpoutExecutor(Executor):
         self._clock = setting.clock
         self._conf = setting.conf_of(place.component)
         self._readers = tuple(setting.read_by(place.component))
-        self.tasks: dict[int, SpoutTask] = {}
+        self.collectors: dict[int, SpoutCollector] = {}
         self._notified_active: bool | None = None
         self._next_rotation = setting.clock() + setting.conf.message_timeout_s
 
@@ -134,17 +89,16 @@ class SpoutExecutor(Executor):
 
     @property
     def pending(self) -> int:
-        return sum(len(each.pending) for each in list(self.tasks.values()))
+        return sum(each.pending for each in list(self.collectors.values()))
 
     def open(self) -> None:
         for task in self.place.tasks:
-            pending = Pending(self._clock)
-            collector = SpoutCollector(pending, self._setting, self.place, task, self._outbox)
             spout: IRichSpout = self._setting.instance(self.place.component, task)
-            made = self.tasks[task] = SpoutTask(spout, pending, collector, self._conf["max_spout_pending"])
-            self.collectors[task], self.counts[task] = collector, made.counts
+            max_pending = self._conf["max_spout_pending"]
+            collector = SpoutCollector(spout, max_pending, self._setting, self.place, task, self._outbox)
+            self.collectors[task], self.counts[task] = collector, collector.counts
             self.instances[task], self._ends[task] = spout, spout.close
-            collector.ack_untracked = partial(self._call, task, "ack", made.ack_untracked)
+            collector.ack_untracked = partial(self._call, task, "ack", collector.ack_at_once)
             self._call(task, "open", spout.open, self._conf, collector.context, collector)
 
     def step(self, deliveries: Sequence[Delivery]) -> float:
@@ -153,13 +107,20 @@ class SpoutExecutor(Executor):
             self._take_outcomes(task, outcomes, began)  # type: ignore[arg-type]
         if began >= self._next_rotation:
             self._next_rotation = began + self._setting.conf.message_timeout_s
-            for task, each in self.tasks.items():
-                for message in each.pending.rotate():
-                    self._call(task, "fail", each.fail, message)
-        emitted = self._ask() if self._is_active() else False
-        for each in self.tasks.values():  # what `open`, `activate`, an ack or a fail emitted to no bolt
-            if each.pending.answered_at_once:
-                each.collector.ack_untracked()
+            for task, each in self.collectors.items():
+                for message in each.messages.rotate():
+                    self._call(task, "fail", each.take_fail, message)
+        active = self.active
+        if active is not self._notified_active:
+            self._notified_active = active
+            for task, each in self.collectors.items():
+                spout = each.spout
+                if isinstance(spout, Activated):
+                    self._call(task, *(("activate", spout.activate) if active else ("deactivate", spout.deactivate)))
+        emitted = active and self._ask()
+        for each in self.collectors.values():  # what `open`, `activate`, an ack or a fail emitted to no bolt
+            if each.messages.answered_at_once:
+                each.ack_untracked()
         self._outbox.flush()
         return 0.0 if emitted else self._setting.conf.spout_wait_ms / 1000
 
@@ -173,58 +134,45 @@ class SpoutExecutor(Executor):
         emitted = False
         for _ in range(_CALLS_AT_ONCE):
             emitted = False
-            for task, each in self.tasks.items():
-                if each.max_pending is not None and each.pending.count >= each.max_pending:
+            for task, each in self.collectors.items():
+                if each.max_pending is not None and each.messages.count >= each.max_pending:
                     continue
-                collector = each.collector
-                before, self.call_since = collector.emits, now
+                before, self.call_since = each.emits, now
                 try:
                     each.spout.next_tuple()
                 except TaskError:  # of an ack within the emit
                     raise
                 except Exception as error:
                     raise TaskError(self.place.component, task, "next_tuple") from error
-                emitted |= collector.emits != before
-                if each.pending.answered_at_once:
-                    collector.ack_untracked()
+                emitted |= each.emits != before
+                if each.messages.answered_at_once:
+                    each.ack_untracked()
                 now = clock()
             if not emitted or now - began > _SPOUT_HOLDS_S:
                 break
-        for each in self.tasks.values():
-            each.counts.busy_s += (now - began) / len(self.tasks)
+        for each in self.collectors.values():
+            each.counts.busy_s += (now - began) / len(self.collectors)
         self.uncounted_since = 0.0
         return emitted
 
     def _take_outcomes(self, task: int, outcomes: Outcomes, now: float) -> None:
-        each, clock = self.tasks[task], self._clock
+        each, clock = self.collectors[task], self._clock
         try:
             for root in outcomes.acked:
-                message = each.pending.take(root)
+                message = each.messages.take(root)
                 if message is not None:
                     self.call_since = clock()
-                    each.ack(message, now)
+                    each.take_ack(message, now)
         except TaskError:  # of an ack within an emit
             raise
         except Exception as error:
             raise TaskError(self.place.component, task, "ack") from error
         for root in outcomes.failed:
-            message = each.pending.take(root)
+            message = each.messages.take(root)
             if message is not None:
-                self._call(task, "fail", each.fail, message)
+                self._call(task, "fail", each.take_fail, message)
         for root in outcomes.extended:
-            each.pending.extend(root)
-
-    def _is_active(self) -> bool:
-        """Whether tuples are asked for; notifies the spouts when that changes."""
-        active = self.active
-        if active is not self._notified_active:
-            self._notified_active = active
-            for task, each in self.tasks.items():
-                if isinstance(each.spout, Activated):
-                    self._call(
-                        task, *(("activate", each.spout.activate) if active else ("deactivate", each.spout.deactivate))
-                    )
-        return active
+            each.messages.extend(root)
 
     def _call(self, task: int, what: str, function: Any, *args: Any) -> None:
         self.call_since = self._clock()

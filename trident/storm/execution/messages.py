@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Event
 from typing import Protocol
@@ -92,6 +92,23 @@ class Inbox:
         return self._open.wait(wait_s)
 
 
+class LocalMail:
+    """Carries to the inboxes of this process what one worker's executors send; `ended` is set when they must end."""
+
+    def __init__(self, inboxes: Mapping[int, Inbox]) -> None:
+        self.inboxes, self.ended = inboxes, Event()
+
+    def send(self, task: int, body: Body) -> None:
+        self.inboxes[task].put((task, body))
+
+    def is_open(self, task: int) -> bool:
+        return self.inboxes[task].is_open
+
+    def wait_until_open(self, task: int) -> None:
+        while not self.ended.is_set() and not self.inboxes[task].wait_until_open(0.05):
+            pass
+
+
 BATCH = 128
 
 
@@ -101,16 +118,13 @@ class Outbox:
     def __init__(self, mail: Carrier, ackers: Sequence[int], uncontrolled: frozenset[int] = frozenset()) -> None:
         self._mail = mail
         self._ackers = tuple(ackers)
+        self.tracks = bool(ackers)
         self._uncontrolled = uncontrolled
         self.tuples: defaultdict[int, list[SentTuple]] = defaultdict(list)
         self.acks: dict[int, int] = {}
         """The xor that each root's acker must hear of; acks of one root are combined here before they are sent."""
         self._tracking = [Tracking() for _ in self._ackers]
         self._has_tracking = False
-
-    @property
-    def tracks(self) -> bool:
-        return bool(self._ackers)
 
     def put(self, task: int, tuple: SentTuple) -> None:
         batch = self.tuples[task]
@@ -126,11 +140,11 @@ class Outbox:
     def begin(self, root: int, edges: int, spout_task: int) -> None:
         self._of(root).begun += (root, edges, spout_task)
 
-    def fail(self, roots: Sequence[int]) -> None:
+    def fail(self, roots: Iterable[int]) -> None:
         for root in roots:
             self._of(root).failed.append(root)
 
-    def extend(self, roots: Sequence[int]) -> None:
+    def extend(self, roots: Iterable[int]) -> None:
         for root in roots:
             self._of(root).extended.append(root)
 
@@ -141,19 +155,16 @@ class Outbox:
     def flush(self) -> None:
         """Send everything. Messages for ackers never wait for a queue that is full."""
         if self.acks or self._has_tracking:
-            self._flush_news()
+            ackers, acked = len(self._ackers), [each.acked for each in self._tracking]
+            for root, edges in self.acks.items():
+                if edges:
+                    acked[root % ackers] += (root, edges)
+            self.acks.clear()
+            self._has_tracking = False
+            for at, tracking in enumerate(self._tracking):
+                if tracking.begun or tracking.acked or tracking.failed or tracking.extended:
+                    self._tracking[at] = Tracking()
+                    self._mail.send(self._ackers[at], tracking)
         if self.tuples:
             for task in list(self.tuples):
                 self.send_full(task)
-
-    def _flush_news(self) -> None:
-        ackers, acked = len(self._ackers), [each.acked for each in self._tracking]
-        for root, edges in self.acks.items():
-            if edges:
-                acked[root % ackers] += (root, edges)
-        self.acks.clear()
-        self._has_tracking = False
-        for at, tracking in enumerate(self._tracking):
-            if tracking.begun or tracking.acked or tracking.failed or tracking.extended:
-                self._tracking[at] = Tracking()
-                self._mail.send(self._ackers[at], tracking)

@@ -46,7 +46,8 @@ class OutStream:
         self.only = self._choosers[0] if len(self._choosers) == 1 else None
         self._direct = spec.direct
         self._to_any = direct_to
-        self._accepted = tuple(map(_classes, spec.fields.types))
+        classes = (_PLAIN if each is None else (_own_classes(each) & _PLAIN) | _NULL for each in spec.fields.types)
+        self._accepted = tuple(classes)
         forms = enumerate(map(_form, spec.fields.types))
         self._forms = tuple((at, form) for at, form in forms if form is not None)
         self.one_value = self._accepted[0] if self.width == 1 and not self._forms else frozenset()
@@ -127,12 +128,6 @@ class OutStream:
                 raise TopologyError(
                     f"{self}: the value of field {name!r} cannot be sent to another worker: {error}"
                 ) from error
-
-
-def _classes(type_: str | None) -> frozenset[type]:
-    if type_ is None:
-        return _PLAIN
-    return (_own_classes(type_) & _PLAIN) | _NULL
 
 
 @lru_cache(maxsize=1024)

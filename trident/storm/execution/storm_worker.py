@@ -7,7 +7,9 @@ import os
 import socket
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from random import SystemRandom
 from time import monotonic
@@ -18,7 +20,7 @@ from trident.channel import thread_stacks
 from trident.observe.health import place_of
 from trident.storm.execution.executors import Executor, make_executor
 from trident.storm.execution.launch import Setting
-from trident.storm.execution.messages import Inbox
+from trident.storm.execution.messages import Inbox, LocalMail
 from trident.storm.storm_topology import ExecutorPlace
 
 logger = logging.getLogger("trident.storm")
@@ -37,34 +39,25 @@ class PresentCall(NamedTuple):
 
 
 def inboxes_of(places: Iterable[ExecutorPlace], capacity: int) -> dict[int, Inbox]:
-    inboxes: dict[int, Inbox] = {}
-    for each in places:
-        inboxes |= dict.fromkeys(each.tasks, Inbox(capacity))
-    return inboxes
+    of_each = ((each.tasks, Inbox(capacity)) for each in places)
+    return {task: inbox for tasks, inbox in of_each for task in tasks}
 
 
 class Worker:
-    """Starts, watches and ends the executors of one worker; all tasks of one executor share one of the `inboxes`.
+    """Starts, watches and ends the executors of one worker; all tasks of one executor share one inbox of its mail.
 
     `died`: told once, by the thread of the executor that raised; the whole worker must end then, as in Storm.
     `port`: where other workers send to; 0 for one of the topology's own process.
     """
 
     def __init__(
-        self,
-        number: int,
-        setting: Setting,
-        inboxes: Mapping[int, Inbox],
-        died: Callable[[BaseException], None],
-        port: int = 0,
+        self, number: int, setting: Setting, mail: LocalMail, died: Callable[[BaseException], None], port: int = 0
     ) -> None:
         self.executors = [make_executor(place, setting) for place in setting.layout.in_worker(number)]
-        self._inboxes = inboxes
-        self._died = died
+        self._inboxes, self._stopping, self._died = mail.inboxes, mail.ended, died
         self._busy_since: dict[ExecutorPlace, float] = {}
         """When each executor's present step began; 0 while it waits for deliveries."""
         self._starting = threading.Lock()
-        self._stopping = threading.Event()
         self._failed = threading.Lock()
         self._threads = [
             threading.Thread(
@@ -133,7 +126,13 @@ class Worker:
                 executor.open()
             finally:
                 self._opened.release()
-            self._go_on(executor, self._inboxes[executor.place.tasks[0]])
+            busy_since, place, wait_s = self._busy_since, executor.place, 0.0
+            inbox = self._inboxes[place.tasks[0]]
+            while not self._stopping.is_set():
+                busy_since[place] = 0.0
+                deliveries = inbox.take(min(wait_s, _LONGEST_WAIT_S))
+                busy_since[place] = monotonic()
+                wait_s = executor.step(deliveries)
         except BaseException as error:  # noqa: BLE001  the worker's end, whatever it was
             if self._failed.acquire(blocking=False):
                 self._stopping.set()
@@ -144,15 +143,6 @@ class Worker:
                 executor.close()
             except Exception as error:  # noqa: BLE001  what could not be sent before can still not be sent
                 logger.warning("component %s: its last tuples are lost: %s", executor.place.component, error)
-
-    def _go_on(self, executor: Executor, inbox: Inbox) -> None:
-        busy_since, place = self._busy_since, executor.place
-        wait_s = 0.0
-        while not self._stopping.is_set():
-            busy_since[place] = 0.0
-            deliveries = inbox.take(min(wait_s, _LONGEST_WAIT_S))
-            busy_since[place] = monotonic()
-            wait_s = executor.step(deliveries)
 
 
 _OURS = str(Path(__file__).parents[2])
@@ -183,11 +173,6 @@ def _of_user(innermost: FrameType) -> FrameType | None:
     return None
 
 
-# Nothing is counted for this: a snapshot reads the totals that each executor's thread keeps anyway.
-
-_random = SystemRandom()
-
-
 class CountKey(NamedTuple):
     """What a total counts: a measure of `Counts`, `emitted`, `transferred` or `busy_s`, and the origin of input."""
 
@@ -212,33 +197,31 @@ class WorkerSnapshot(TypedDict):
     calls: list[PresentCall]
 
 
+@dataclass
 class WorkerSnapshots:
-    """Takes snapshots of one start of a worker, from any thread, while its executors run."""
+    """Takes snapshots of one start of a worker, from any thread, while its executors run; these keep the totals anyway."""
 
-    def __init__(
-        self,
-        worker: int,
-        executors: Sequence[Executor],
-        at_work: Callable[[], Sequence[PresentCall]] = tuple,
-        port: int = 0,
-    ) -> None:
-        self._worker, self._executors, self._at_work, self._port = worker, executors, at_work, port
-        self._start, self._number = _random.getrandbits(62), 0
-        self._host, self._began = socket.gethostname(), monotonic()
+    worker: int
+    executors: Sequence[Executor]
+    at_work: Callable[[], Sequence[PresentCall]] = tuple
+    port: int = 0
+    start: int = field(default_factory=partial(SystemRandom().getrandbits, 62))
+    began: float = field(default_factory=monotonic)
+    number: int = 0
 
     def take(self) -> WorkerSnapshot:
-        self._number += 1
+        self.number += 1
         return {
-            "worker": self._worker,
-            "start": self._start,
-            "number": self._number,
-            "host": self._host,
+            "worker": self.worker,
+            "start": self.start,
+            "number": self.number,
+            "host": socket.gethostname(),
             "pid": os.getpid(),
-            "uptime_s": monotonic() - self._began,
-            "totals": [total for each in self._executors for total in _totals_of(each)],
-            "pending": sum(each.pending for each in self._executors),
-            "port": self._port,
-            "calls": list(self._at_work()),
+            "uptime_s": monotonic() - self.began,
+            "totals": [total for each in self.executors for total in _totals_of(each)],
+            "pending": sum(each.pending for each in self.executors),
+            "port": self.port,
+            "calls": list(self.at_work()),
         }
 
 

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import cache
-from itertools import chain, islice, repeat
+from itertools import chain, islice, repeat, starmap
 from time import monotonic
 from typing import Any, NoReturn
 
@@ -26,7 +26,7 @@ from trident.errors import CorruptValueError, TopologyError
 from trident.spark.mailbox import Keys, new_context
 from trident.state.encoding.codec import encode
 from trident.state.encoding.extensions import new_packer, unpack
-from trident.storm.execution.messages import Body, Delivery, Outcomes, Tracking
+from trident.storm.execution.messages import Body, Delivery, LocalMail, Outcomes, Tracking
 from trident.storm.execution.storm_worker import inboxes_of
 from trident.storm.storm_topology import StormTopology, TaskLayout
 from trident.storm.storm_tuples import Origin, SentTuple, ids_of, sent_tuple
@@ -40,14 +40,13 @@ _WAIT_S = 0.001
 _SHOWN_S = 10.0
 
 
-class LinkedMail:
+class LinkedMail(LocalMail):
     """The mail of one worker; `host` is the address of this machine that the other workers can reach."""
 
     def __init__(
         self, number: int, topology: StormTopology, layout: TaskLayout, keys: Keys, capacity: int, host: str
     ) -> None:
-        self.inboxes = inboxes_of(layout.in_worker(number), capacity)
-        self.ended = threading.Event()
+        super().__init__(inboxes_of(layout.in_worker(number), capacity))
         self.corrupt = 0
         self.unknown = 0
         self._number = number
@@ -79,14 +78,12 @@ class LinkedMail:
         return self._peer_of[task].takes(task) if inbox is None else inbox.is_open
 
     def wait_until_open(self, task: int) -> None:
-        inbox = self.inboxes.get(task)
-        if inbox is None:
-            takes = self._peer_of[task].takes
-            while not takes(task) and not self.ended.wait(_WAIT_S):
-                pass
-        else:
-            while not inbox.wait_until_open(0.1) and not self.ended.is_set():
-                pass
+        if task in self.inboxes:
+            super().wait_until_open(task)
+            return
+        takes = self._peer_of[task].takes
+        while not takes(task) and not self.ended.wait(_WAIT_S):
+            pass
 
     @property
     def dropped(self) -> int:
@@ -101,13 +98,10 @@ class LinkedMail:
 
     def _receive(self, socket: zmq.Socket[bytes]) -> None:
         waits = socket.rcvtimeo = _IDLE_MS
+        nothing_came = suppress(zmq.Again)
         while not self.ended.is_set():
-            try:
-                frame = socket.recv()
-            except zmq.Again:
-                frame = None
-            if frame is not None:
-                self._take(frame)
+            with nothing_came:
+                self._take(socket.recv())
             self._look_at_queues()
             wanted = _FULL_MS if self._full else _IDLE_MS
             if wanted != waits:
@@ -119,7 +113,10 @@ class LinkedMail:
         try:
             kind, _ = _HEAD.unpack_from(frame)
             if kind in (_FULL, _FREE):
-                self._take_marks(kind == _FULL, _numbers(frame[_HEAD.size :]))
+                tasks = _numbers(frame[_HEAD.size :])
+                for peer in self._peers.values():
+                    if mine := [task for task in tasks if self._peer_of.get(task) is peer]:
+                        peer.mark(kind == _FULL, mine)
                 return
             task, body = self._decoder.decode(frame)
         except Exception as error:  # noqa: BLE001  damaged bytes may raise anything
@@ -135,12 +132,6 @@ class LinkedMail:
         if not inbox.is_open and task not in self._full:
             self._full |= {each for each, queue in self.inboxes.items() if queue is inbox}
             self._next_marks = 0.0
-
-    def _take_marks(self, full: bool, tasks: list[int]) -> None:
-        for peer in self._peers.values():
-            mine = [task for task in tasks if self._peer_of.get(task) is peer]
-            if mine:
-                peer.mark(full, mine)
 
     def _look_at_queues(self) -> None:
         """Tell all peers which queues are full, every second, and which have room again, at once."""
@@ -172,15 +163,13 @@ class LinkedMail:
             )  # fmt: skip
 
 
-# One other worker: the connection to it, and which of its queues are full.
-
 _QUEUED = 2000  # frames that wait in ZeroMQ for one worker
 _OVERFLOW = 10_000  # frames that wait behind them; all that come after these are dropped
 _MARK_S = 3.0  # marks are repeated every second
 
 
 class Peer:
-    """Sends to one worker. Its socket belongs to whichever thread holds the lock."""
+    """Sends to one other worker, and knows which of its queues are full. Its socket belongs to whoever holds the lock."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], keys: Keys) -> None:
         self._context, self._keys = context, keys
@@ -253,12 +242,17 @@ _TUPLES, _TRACKING, _OUTCOMES, _FULL, _FREE = range(5)
 _SWAPPED = sys.byteorder == "big"
 
 
+class _OfThread(threading.local):
+    def __init__(self) -> None:
+        self.packer = new_packer()
+
+
 class Encoder:
     """Encodes deliveries; any thread may."""
 
     def __init__(self, topology: StormTopology) -> None:
         self._streams = {name: list(spec.streams) for name, spec in topology.components.items()}
-        self._of_thread = threading.local()
+        self._of_thread = _OfThread()
 
     def encode(self, task: int, body: Body) -> bytes:
         """Return the frame of a delivery; `TopologyError` that names component, stream and field if a value cannot be sent."""
@@ -279,17 +273,10 @@ class Encoder:
         else:
             sections = [self._section(one, [each for each in tuples if each[1] is one]) for one in origins]
         try:
-            packed: bytes = self._packer().pack(sections)
+            packed: bytes = self._of_thread.packer.pack(sections)
         except (CorruptValueError, UnicodeEncodeError, ValueError, OverflowError, RecursionError) as error:
             _refuse(tuples, error)
         return packed
-
-    def _packer(self) -> Any:
-        try:
-            return self._of_thread.packer
-        except AttributeError:
-            self._of_thread.packer = new_packer()
-            return self._of_thread.packer
 
     def _section(self, origin: Origin, tuples: list[SentTuple]) -> list[Any]:
         rows, _, roots, edges = zip(*tuples, strict=True)
@@ -311,16 +298,13 @@ class Decoder:
 
     def decode(self, frame: bytes) -> Delivery:
         kind, task = _HEAD.unpack_from(frame)
-        match kind:
-            case 0:  # _TUPLES
-                tuples: list[SentTuple] = []
-                for section in unpack(memoryview(frame)[_HEAD.size :]):
-                    tuples += self._tuples(*section)
-                return task, tuples
-            case 1:  # _TRACKING
-                return task, Tracking(*_parts(frame, _FOUR))
-            case 2:  # _OUTCOMES
-                return task, Outcomes(*_parts(frame, _THREE))
+        if kind == _TUPLES:
+            sections = unpack(memoryview(frame)[_HEAD.size :])
+            return task, list(chain.from_iterable(starmap(self._tuples, sections)))
+        if kind == _TRACKING:
+            return task, Tracking(*_parts(frame, _FOUR))
+        if kind == _OUTCOMES:
+            return task, Outcomes(*_parts(frame, _THREE))
         raise ValueError(f"frames of kind {kind} are unknown")
 
     def _tuples(

@@ -26,7 +26,7 @@ from trident.storm.execution.storm_worker import WorkerSnapshot
 from trident.storm.spark.worker_task import CODEC, WorkerOrders, run_worker
 from trident.storm.storm_config import StormConfig
 from trident.storm.storm_topology import StormTopology, lay_out
-from trident.storm.topology_handle import DeathWatch, StormHandle, WorkerLostError
+from trident.storm.topology_handle import StormHandle, WorkerLostError
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -97,7 +97,7 @@ class RunningStormTopology(StormHandle):
     @property
     def deaths(self) -> int:
         """How often a worker has died."""
-        return self._watch.total
+        return self._deaths
 
     @property
     def pending(self) -> int:
@@ -148,7 +148,9 @@ class RunningStormTopology(StormHandle):
         return f"RunningStormTopology({self.name!r}, {'running' if self.is_active else ended}, {self.conf.workers} workers)"
 
     def _supervise(self) -> Supervisor:
-        return Supervisor(self._context, self._launch, self._watch, self._errors, self._monitor.take, self._over)
+        return Supervisor(
+            self._context, self._launch, self._too_many_deaths, self._errors, self._monitor.take, self._over
+        )
 
     def _order(self, active: bool) -> None:
         self._supervisor.order(active)
@@ -168,7 +170,7 @@ class RunningStormTopology(StormHandle):
                 raise self._slots.too_few(self.conf.workers)
             if waited > limit_s:
                 raise EnvironmentProblem.of_now(
-                    f"topology {self.name!r}: not all workers are up after start_timeout_s={self.conf.start_timeout_s:g} "
+                    f"topology {self.name!r}: not all workers are up after start_timeout_s={limit_s:g} "
                     f"({', '.join(each['state'] for each in self.workers)}). One that is 'starting' waits for one of Spark's "
                     f"{self._slots.total} slots; one that is 'opening' waits for open() or prepare() of its spouts and bolts"
                 )
@@ -252,13 +254,14 @@ class Supervisor(WorkerGroup[BoltPlace]):
         self,
         context: SparkContext,
         launch: Launch,
-        watch: DeathWatch,
+        too_many_deaths: Callable[[int, BaseException], BaseException | None],
         errors: deque[ReportedError],
         counted: Callable[[WorkerSnapshot], None],
         over: Callable[[BaseException | None], None],
     ) -> None:
-        conf, self._layout = launch.conf, launch.layout
-        self._conf, self._watch, self._errors, self._counted, self._over = conf, watch, errors, counted, over
+        conf = self._conf = launch.conf
+        self._layout = launch.layout
+        self._too_many_deaths, self._errors, self._counted, self._over = too_many_deaths, errors, counted, over
         self._orders = WorkerOrders(0, {}, False)
         places, silence_s = [BoltPlace(number) for number in range(launch.layout.workers)], conf.worker_timeout_s
         super().__init__(
@@ -325,7 +328,13 @@ class Supervisor(WorkerGroup[BoltPlace]):
             )  # fmt: skip
         match news["kind"]:
             case "beat":
-                self._take_beat(place, news)
+                is_new, place.beat = not place.beat, news
+                if is_new:
+                    self.order()
+                calls, limit_s = news["snapshot"]["calls"], self._conf.message_timeout_s
+                component_of = self._layout.component_of
+                place.blocked = [(component_of[tasks[0]], call_s) for tasks, call_s, _, _ in calls if call_s > limit_s]
+                self._counted(news["snapshot"])
             case "died":
                 place.trace = news["text"]
                 self.lose(place, news["error"], EnvironmentProblem(news["error"]) if news["final"] else None)
@@ -345,19 +354,8 @@ class Supervisor(WorkerGroup[BoltPlace]):
         if place.trace:
             death.add_note(place.trace)
             place.trace = ""
-        error = problem or self._watch.too_many(place.number, death)
+        error = problem or self._too_many_deaths(place.number, death)
         if error is None:
             self.order()
         else:
             self.end(error)
-
-    def _take_beat(self, place: BoltPlace, beat: Mapping[str, Any]) -> None:
-        is_new, place.beat = not place.beat, beat
-        if is_new:
-            self.order()
-        snapshot: WorkerSnapshot = beat["snapshot"]
-        component_of, limit_s = self._layout.component_of, self._conf.message_timeout_s
-        place.blocked = [
-            (component_of[tasks[0]], call_s) for tasks, call_s, _, _ in snapshot["calls"] if call_s > limit_s
-        ]
-        self._counted(snapshot)

@@ -87,7 +87,6 @@ class BoltWorker(GroupWorker):
             self.tell({"kind": "died", **died, "errors": self._take_errors()})
         try:
             if self._opened:
-                self._mail.ended.set()
                 stuck = lines_of(self._worker.stop(_STOP_S))
                 self._mail.close()
         finally:
@@ -105,7 +104,7 @@ class BoltWorker(GroupWorker):
         mail = LinkedMail(ticket.place, launch.topology, launch.layout, ticket.keys, capacity, self.host)
         self._mail = mail
         port = int(mail.address.rpartition(":")[2])
-        self._worker = Worker(ticket.place, launch.setting(mail, self._report), mail.inboxes, self._on_death, port)
+        self._worker = Worker(ticket.place, launch.setting(mail, self._report), mail, self._on_death, port)
         self._opened = True
 
     def heed(self, orders: WorkerOrders) -> bool:
@@ -161,9 +160,7 @@ class BoltWorker(GroupWorker):
         return errors
 
 
-# How often Python looks for garbage in cycles while a worker runs.
-
-# Tuples on their way are no cycles, and Python would look through the young ones after every 700.
+# Tuples on their way are no garbage in cycles, and Python would look through the young ones after every 700.
 _THRESHOLDS = (20_000, 20, 100)
 
 
