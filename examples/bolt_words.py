@@ -10,8 +10,6 @@ The counts are in the memory of a bolt, at least once: a line that was replayed 
 `word_count.py`.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import tempfile

@@ -10,8 +10,6 @@ does all of it, with a Kafka and a Redis of its own. With yours, at KAFKA and RE
     curl -d "the cow" localhost:3774/drpc/words
 """
 
-from __future__ import annotations
-
 import os
 
 from confluent_kafka import Producer

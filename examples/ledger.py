@@ -10,8 +10,6 @@ With your Kafka, at KAFKA::
     python examples/ledger.py
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

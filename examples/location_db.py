@@ -6,8 +6,6 @@ The example of Trident's documentation. `moves` keeps where each user is (`parti
     python examples/location_db.py
 """
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Sequence
 from typing import Any

@@ -10,8 +10,6 @@ does all of it, with a Redis of its own. With yours, at REDIS_URL::
     curl -d "foo.com/blog/1" localhost:3774/drpc/reach
 """
 
-from __future__ import annotations
-
 import os
 
 from spouts import FixedBatchSpout

@@ -7,8 +7,6 @@ cache. Run it twice: the second start goes on after the lines of the first and d
     cd examples && python -m trident.testing sqlite_state:open_map    # what holds of the store
 """
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Sequence
 from typing import Any

@@ -6,8 +6,6 @@ word. Windows and table are Delta tables beside the log, so another run goes on 
     python examples/windows.py
 """
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 from spouts import FixedBatchSpout

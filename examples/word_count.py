@@ -14,8 +14,6 @@ The last one answers over HTTP how often the words of a text were counted, all o
 Without `--once` it goes on with files that come and files that grow, until Ctrl-C.
 """
 
-from __future__ import annotations
-
 import os
 
 from spouts import TextFileSpout

@@ -4,8 +4,6 @@ A message is in one place at a time: *ready* to be emitted, *out* in the topolog
 *done*, of which the queue is notified in groups. Until then it is pending at the queue, so a crash at any moment loses nothing.
 """
 
-from __future__ import annotations
-
 import heapq
 import itertools
 import logging

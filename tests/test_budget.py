@@ -14,11 +14,11 @@ ROOT = Path(__file__).parents[1]
 SPARE = 60  # lines or, divided by 20, modules that a budget may be above what is there
 
 BUDGETS: dict[str, tuple[int, int]] = {  # lines, modules
-    "trident": (68_425, 307),
-    "states": (11_528, 59),
-    "spouts": (9_560, 42),
+    "trident": (68_111, 307),
+    "states": (11_474, 59),
+    "spouts": (9_522, 42),
     "tests": (109_591, 529),
-    "examples": (760, 8),
+    "examples": (744, 8),
     "docs": (7_138, 41),
 }
 NEW: dict[str, dict[str, tuple[int, int]]] = {

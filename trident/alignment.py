@@ -3,8 +3,6 @@
 The one place where Arrow data that another program wrote gets its declared types. Members of structs are found by name.
 """
 
-from __future__ import annotations
-
 import datetime as dt
 import re
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Fields as Arrow: the one place where DDL types become Arrow types and rows become tables."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from functools import lru_cache

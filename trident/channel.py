@@ -1,7 +1,5 @@
 """What threads share: a `Channel` of messages; a `DaemonPool` for code that may hang; a `Clock`; Python's cycle collector."""
 
-from __future__ import annotations
-
 import gc
 import sys
 import threading

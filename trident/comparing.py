@@ -1,7 +1,5 @@
 """Compares values, and tables as multisets of rows: floats up to rounding where allowed, as a sum depends on the order."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence

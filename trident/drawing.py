@@ -1,7 +1,5 @@
 """What pictures show of a topology: the graph as Mermaid, for the page its operations and their edges."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterator
 

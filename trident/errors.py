@@ -4,8 +4,6 @@ Messages say what was tried, what was found and what to do. ``args`` are the fie
 way from a worker. An error that cannot heal ends a topology at its first try, at the start too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from inspect import signature
 from typing import Any, ClassVar, Self

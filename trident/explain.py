@@ -1,7 +1,5 @@
 """Describes the plan that would run: `explain`, a line for each step of its stages; `describe`, its states as plain data."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import escape
 from typing import Any

@@ -1,7 +1,5 @@
 """Packages that only some uses need: which they are, and what to install if one is missing."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 import sys

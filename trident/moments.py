@@ -5,8 +5,6 @@ is passed over. What a text does not say is not guessed, and what its type canno
 offset (`Z`, `+02:00`, `+0200`, `+02`), a `timestamp_ntz` has none, a `date` has no time; nothing is finer than microseconds.
 """
 
-from __future__ import annotations
-
 import datetime as dt
 import difflib
 import re

@@ -1,7 +1,5 @@
 """Names in texts: the error for an attribute in camelCase names the one in snake_case; counts and amounts; values."""
 
-from __future__ import annotations
-
 import re
 from operator import attrgetter
 from typing import Any, NoReturn

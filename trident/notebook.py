@@ -1,7 +1,5 @@
 """What notebooks show: tables and texts as HTML, and a running topology, again and again. Nothing here imports IPython."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress

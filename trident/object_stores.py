@@ -1,7 +1,5 @@
 """What the errors of object stores say, as delta-rs and obstore raise them: whether one is away, or refuses, in few words."""
 
-from __future__ import annotations
-
 import re
 
 from trident.redaction import redacted

@@ -1,7 +1,5 @@
 """Keeps secrets out of texts: options and addresses as a `repr`, an error or a log line may show them."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import logging

@@ -4,8 +4,6 @@ A user's class need not inherit: where an object comes in, `adapt` makes it one 
 facts, and asks nothing. Where several kinds of objects may be given, `has` tells them apart by their methods.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields, replace

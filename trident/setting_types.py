@@ -3,8 +3,6 @@
 A field has a type, a default, bounds if it is a number (`whole`, `seconds`, `number`), and a sentence in the docstring.
 """
 
-from __future__ import annotations
-
 import difflib
 import functools
 import inspect

@@ -4,8 +4,6 @@
 and of its declared type, or is refused. Columns of the usual classes are converted by Arrow at once, others value by value.
 """
 
-from __future__ import annotations
-
 import datetime as dt
 import math
 from bisect import bisect_right

@@ -1,7 +1,5 @@
 """Imports the topology that `MODULE:TOPOLOGY` names."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import os

@@ -1,7 +1,5 @@
 """TridentTuple, what user code sees of a row, and the collector that it emits to."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol, TypeVar

@@ -6,8 +6,6 @@ many files of that version were `taken`, -1 for all, and whether they are the wh
 replay needs these files alone, and not the log.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, NamedTuple

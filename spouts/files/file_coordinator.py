@@ -13,8 +13,6 @@ Only if the batch may still change: `guesses`, the numbers of the ranges that ma
 # Paths are text from the system, because a Path per file would cost more than its stat.
 # ruff: noqa: PTH119, PTH120
 
-from __future__ import annotations
-
 import logging
 import os
 from abc import ABC, abstractmethod

@@ -1,7 +1,5 @@
 """From byte ranges to blocks of text that end at line ends, checked, unpacked, as UTF-8; and from lines to tables."""
 
-from __future__ import annotations
-
 import gzip
 import logging
 import os

@@ -3,8 +3,6 @@
 What all spouts of files have is here too: their settings, the choice of files, and both of their sides.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence

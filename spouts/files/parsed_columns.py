@@ -1,7 +1,5 @@
 """Columns as Arrow's parsers read them from text, in files and in values of messages: numbers that they bend are refused."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -2,8 +2,6 @@
 
 # Files are descriptors: there may be a thousand small files in a batch, and a file object costs more than reading one.
 
-from __future__ import annotations
-
 import os
 import struct
 import zlib

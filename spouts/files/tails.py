@@ -4,8 +4,6 @@ What cannot be whole is held. What may be whole is a guess once the file has not
 and it is taken back if the file goes on before the batch is committed.
 """
 
-from __future__ import annotations
-
 import os
 import zlib
 from collections.abc import Callable, Iterator

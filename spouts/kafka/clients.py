@@ -1,7 +1,5 @@
 """The brokers as spouts see them. No other module imports librdkafka's clients; this is imported where a spout is opened."""
 
-from __future__ import annotations
-
 import logging
 import re
 import time

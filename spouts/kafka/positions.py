@@ -4,8 +4,6 @@ After an unclean leader election other records take the numbers of those that ar
 there are enough of them. So what was read has the epoch of its leader, and a broker knows at which offset each epoch ended.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Collection, Iterable, Mapping

@@ -6,8 +6,6 @@ end exceeds; ``since`` has one such epoch for each start. A partition with nothi
 else says how far it was read. ``bytes``: about how many the keys and values have.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

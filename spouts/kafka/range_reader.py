@@ -1,7 +1,5 @@
 """Reads an offset range of a partition: every record in it, and nothing else. Readers stay open between batches."""
 
-from __future__ import annotations
-
 import atexit
 import logging
 import threading

@@ -1,7 +1,5 @@
 """Turns records into Arrow tables, and those into tuples: of whole batches in the workers, or of single messages."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Kafka as a queue of messages: the partitions of one task, read once, and committed as far as everything is done."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import time

@@ -1,7 +1,5 @@
 """What becomes of the value of a record: bytes, text, JSON or Avro; or of all of it, by a function of the user's."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Redis counts the deliveries of a pending entry; that less one is how often it failed: a crash adds one, a failure writes it.
 """
 
-from __future__ import annotations
-
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -9,8 +9,6 @@ where it was read, how many of all entries ever added that is (None: not known),
 there was none). `bytes`: about the size of the batch.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """The spouts of Redis Streams, as logs and as queues, and the bolt that writes one: what a user gives, checked."""
 
-from __future__ import annotations
-
 import datetime as dt
 import logging
 import re

@@ -1,7 +1,5 @@
 """The Redis that has the streams: what calls raise, what a driver does while it is away, and entries as Arrow tables."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence

@@ -1,7 +1,5 @@
 """One connection to a cluster per process and account, shared by all states that use it, closed with the last of them."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import threading

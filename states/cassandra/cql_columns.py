@@ -1,7 +1,5 @@
 """The columns of a state: key and value as bytes, or a column for each declared field; as the bytes of CQL and back."""
 
-from __future__ import annotations
-
 import datetime as dt
 import struct
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """CassandraBackingMap: rows, fence and timestamps together, as one backing map; of bytes, or of declared columns."""
 
-from __future__ import annotations
-
 import os
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence

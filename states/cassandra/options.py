@@ -1,7 +1,5 @@
 """The options of a state in Cassandra, checked when they are given; nothing here needs the driver."""
 
-from __future__ import annotations
-
 import re
 import zlib
 from collections.abc import Mapping

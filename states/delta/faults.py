@@ -1,7 +1,5 @@
 """Errors of delta-rs become errors of `trident.errors`: what was tried, what was found, what to do."""
 
-from __future__ import annotations
-
 import errno
 import json
 import re

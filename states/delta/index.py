@@ -1,7 +1,5 @@
 """What a writer holds of one version of its table (`Index`), and what follows it for an instance that only reads (`Reader`)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 

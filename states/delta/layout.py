@@ -5,8 +5,6 @@ or the encoded key, a raw value is a tuple with one entry per value column; it i
 that holds a million keys is cheap. Opaque numbers go between rows and an `OpaqueTable` without an object per value.
 """
 
-from __future__ import annotations
-
 import copy
 import datetime as dt
 from collections.abc import Callable, Collection, Iterable, Sequence

@@ -5,8 +5,6 @@ a damaged entry at the very end of the log was never acknowledged, and may be re
 from another program, or from a loss: only a writer whose log never recorded that batch may rename it.
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import logging

@@ -1,7 +1,5 @@
 """The backing map over one Delta table: an index of the newest values in memory, a Delta transaction per commit."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any

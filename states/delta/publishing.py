@@ -13,8 +13,6 @@ has values of committed batches only (`PublishedRows`), so who merges does not m
 their table one merge later, so a reader that began before finds them.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

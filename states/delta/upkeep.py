@@ -10,8 +10,6 @@ mark covers it, and a later one is later by `ttl_s`: no other clock counts, so a
 deletes what has expired, beside its own rows: fenced, in one version. The deletion stands if the attempt fails.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

@@ -1,7 +1,5 @@
 """The options of a Kafka topic that a stream is written to; nothing here needs the driver."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal

@@ -20,8 +20,6 @@ Kafka deletes the offset that has the sentinel together with the topic, and the 
 that was deleted or made again has none.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import time

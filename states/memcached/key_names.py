@@ -5,8 +5,6 @@ other, the encoded key as URL-safe base64; `prefix:#` and 64 hexadecimal digits 
 A hash does not give the key back, so the value of such a name starts with the encoded key, which is compared when it is read.
 """
 
-from __future__ import annotations
-
 import re
 from binascii import b2a_base64
 from collections.abc import Mapping, Sequence

@@ -7,8 +7,6 @@ Errors leave this module as `BackendError`. A read is tried again over a new con
 whether it was done: the batch is replayed.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field

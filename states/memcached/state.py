@@ -14,8 +14,6 @@ values carry an attempt that lost, so an opaque state uses the value before them
 successor's own replay writes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from operator import is_

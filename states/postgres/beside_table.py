@@ -9,8 +9,6 @@ value, if its batch is recorded and its attempt won or counts as found, else the
 as of one moment. A view of that name which is not Trident's is left alone.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress

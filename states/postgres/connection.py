@@ -1,7 +1,5 @@
 """One connection to PostgreSQL: opened when needed, and again when it breaks; its errors become errors of Trident."""
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The map of one partition: over the columns of declared fields, or over `key` and `value`, which are bytes (R8, R9)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any

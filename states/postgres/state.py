@@ -8,8 +8,6 @@ the rows only then; a commit of many rows is several statements in one transacti
 and a writer that was replaced writes nothing.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any

@@ -5,8 +5,6 @@ witness is not in the table any more counts as none, so a table that was emptied
 found.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from functools import cached_property, partial

@@ -1,7 +1,5 @@
 """The table of a state whose fields are columns, and that of the sentinels beside it: made, completed, or refused by name."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress

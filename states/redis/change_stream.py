@@ -5,8 +5,6 @@ commit in milliseconds since 1970) and `rows`, in the codec: the keys, the value
 count. The field `changes:gone` beside the sentinels has the last batch whose entries were deleted.
 """
 
-from __future__ import annotations
-
 import heapq
 import time
 from collections.abc import Callable, Iterator, Sequence

@@ -9,8 +9,6 @@ each bucket counts the writes of the commit: a server that came back without the
 acknowledged.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from functools import partial
 from typing import Any

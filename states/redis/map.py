@@ -6,8 +6,6 @@ written, which the value rules undo at the replay. So a sentinel is sealed only 
 of acknowledged writes moves the sentinel back, breaks its seal or removes it, and the next commit finds it at the latest.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence

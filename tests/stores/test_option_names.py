@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 
@@ -87,9 +87,9 @@ def test_shared_options_are_checked_alike(store: str) -> None:
 def test_a_shared_option_has_one_type() -> None:
     types: dict[str, set[Any]] = {}
     for options in STORES.values():
-        for each in dataclasses.fields(options):
-            kind = re.sub(r"Literal\[.*\]", "str", str(each.type))  # a layout is one of its store's
-            types.setdefault(each.name, set()).add(kind)
+        for name, type_ in get_type_hints(options).items():
+            kind = re.sub(r"typing\.Literal\[.*\]", "str", str(type_))  # a layout is one of its store's
+            types.setdefault(name, set()).add(kind)
     assert {name: found for name, found in types.items() if len(found) > 1} == {}
 
 

@@ -1,7 +1,5 @@
 """The commands, their arguments and their help."""
 
-from __future__ import annotations
-
 import platform
 from datetime import datetime
 from pathlib import Path

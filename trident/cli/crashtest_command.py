@@ -1,7 +1,5 @@
 """`trident crashtest`: its options, its progress, and the verdict on a job."""
 
-from __future__ import annotations
-
 import shutil
 import time
 from collections import Counter

@@ -1,7 +1,5 @@
 """The daemons of a cluster as commands: `trident nimbus`, `trident supervisor`, `trident up`, `trident ui`."""
 
-from __future__ import annotations
-
 import logging
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`trident doctor`: what a topology can use here, and what mends the rest, without starting Java or connecting anywhere."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.metadata
 import platform

@@ -1,7 +1,5 @@
 """`trident get`: read a state from another process than the one that runs the topology, at its last committed batch."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

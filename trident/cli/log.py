@@ -1,7 +1,5 @@
 """`trident log`: what a transaction log says, for people and as JSON."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator, Mapping

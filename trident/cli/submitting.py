@@ -1,7 +1,5 @@
 """`trident submit` and `trident upgrade`: packs the code, sends it or rehearses it, and waits if that is asked for."""
 
-from __future__ import annotations
-
 import io
 import shlex
 import sys

@@ -1,7 +1,5 @@
 """From the words of a command line to a topology and its settings."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

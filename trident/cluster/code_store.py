@@ -1,7 +1,5 @@
 """Packages in folders, each whole or not there: as Nimbus keeps them, and unpacked, as supervisors run them."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import hashlib

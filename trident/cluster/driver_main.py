@@ -1,7 +1,5 @@
 """`python -m trident.cluster.driver_main ORDER`: what a supervisor starts in a slot."""
 
-from __future__ import annotations
-
 import faulthandler
 import logging
 import logging.handlers

@@ -1,7 +1,5 @@
 """The folder of a supervisor: its id, its slots, the code it has fetched, the logs of its drivers; their orders."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

@@ -1,7 +1,5 @@
 """`MachineSupervisor`, `trident supervisor`: watches its assignments, and starts, ends, restarts and adopts its drivers."""
 
-from __future__ import annotations
-
 import logging
 import os
 import socket

@@ -1,7 +1,5 @@
 """`trident nimbus`: one Nimbus, which leads or stands by, with its HTTP interface and the page."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -1,7 +1,5 @@
 """Packages as files: what they say of themselves, what goes into them, a zip whose bytes follow from that, careful reading."""
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import io

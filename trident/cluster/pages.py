@@ -1,7 +1,5 @@
 """The pages of a cluster: what its state says, and what the drivers say of their topologies."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """What clients ask of Nimbus, as changes of records: each one compare-and-set, done once although asked for twice."""
 
-from __future__ import annotations
-
 import math
 import re
 import time

@@ -1,7 +1,5 @@
 """Topologies as commands and pages show them, from the cluster's state alone: Nimbus need not be there."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

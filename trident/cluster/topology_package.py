@@ -1,7 +1,5 @@
 """Makes the package of a topology, a zip named by its SHA-256, and loads the topology of one; reads its settings."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

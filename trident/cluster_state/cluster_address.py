@@ -1,7 +1,5 @@
 """Where a cluster is, a folder or an address of servers: opening its state there, its token, the logs of its topologies."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

@@ -1,7 +1,5 @@
 """The records of topologies and where they run: JSON with Storm's names of fields, readable with any client of ZooKeeper."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """What Nimbus, supervisors and drivers know of each other, in the operations of Storm's protocol."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """The test of a job: an undisturbed run, then a run for each kill, whose tables must be equal."""
 
-from __future__ import annotations
-
 import shlex
 import shutil
 import tempfile

@@ -1,7 +1,5 @@
 """Reads the table that a job writes (files, SQLite, PostgreSQL, what a function returns), and compares two as multisets."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os

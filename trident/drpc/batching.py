@@ -5,8 +5,6 @@ works row by row, or that has a key, to which that number is added, works on all
 gets the number as its key; requests without rows get the aggregate of nothing. Any other step runs request by request.
 """
 
-from __future__ import annotations
-
 import itertools
 import logging
 import threading

@@ -1,7 +1,5 @@
 """Asking a DRPC server over HTTP."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import threading

@@ -1,7 +1,5 @@
 """DRPC in this process."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Protocol
 

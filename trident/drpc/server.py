@@ -1,7 +1,5 @@
 """DRPC over HTTP: the server; who may ask, how much, how long."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

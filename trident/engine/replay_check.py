@@ -1,7 +1,5 @@
 """`ReplayCheck`: processes some batches a second time, and compares what reaches the states: a replay must give the same."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Exchanges: which partition a row goes to, what a partition does with the rows that arrive, and how many it may gather."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 

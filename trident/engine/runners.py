@@ -1,7 +1,5 @@
 """What runs the parts of a batch: the interface, the runner of this process, and the one that opens Spark for large batches."""
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Callable, Collection, Sequence

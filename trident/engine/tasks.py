@@ -8,8 +8,6 @@ that have ended keep the rows of the first run; together with tasks that read th
 others. So every task says which runs it read, and a batch fails if its tasks read different ones.
 """
 
-from __future__ import annotations
-
 import atexit
 import hashlib
 import secrets

@@ -1,7 +1,5 @@
 """What every family of fluent calls needs: what was declared so far, a stream of it, and what a DRPC stream may not do."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager

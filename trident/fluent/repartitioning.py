@@ -1,7 +1,5 @@
 """Other partitions within a batch, and the memory that a step asks for."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, Self
 

@@ -1,7 +1,5 @@
 """Expressions on streams: `select` and `where`."""
 
-from __future__ import annotations
-
 import re
 from typing import Any, Self
 

@@ -1,7 +1,5 @@
 """Windows over a stream or over each key of it, `window` and its like, and a user's process over each key: `process`."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import replace

@@ -4,8 +4,6 @@ It is a directory of segments, `{epoch:08d}-{seq:04d}.log`. A segment begins wit
 once that is durable: so opening a log compacts it, only the newest one is needed, and a new one cuts off a torn end.
 """
 
-from __future__ import annotations
-
 import errno
 import logging
 import os

@@ -8,8 +8,6 @@ One rule reads a log after any crash. Frames are valid up to the first whose che
 after that one, it was durable, and the disk has damaged it: an error. Otherwise it and all after it was never acknowledged.
 """
 
-from __future__ import annotations
-
 import struct
 from typing import Any, NamedTuple
 from zlib import crc32

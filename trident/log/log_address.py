@@ -4,8 +4,6 @@ The history is each committed batch, in order, from the segments that are kept, 
 be that of a driver that was replaced while it wrote: the winners of the log tell.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing

@@ -1,7 +1,5 @@
 """Reading the log from any process, while it is written: only its newest segment, which has the whole state."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

@@ -5,8 +5,6 @@ transaction, which removes the claim before, and so is an append: it checks the 
 again the version of the head comes twice. The claim outlasts the session; `alive` is there for a while after a kill.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 import threading

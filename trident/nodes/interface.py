@@ -1,7 +1,5 @@
 """`Nodes`: a tree of small nodes that several processes see and change, whoever keeps it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 

@@ -5,8 +5,6 @@ is in `nodes/sessions/ID`, which it alone writes: rows that stand for those of t
 session they are: with its next one, which contains them, they are void; so is one of a node that another has set since.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import sqlite3

@@ -4,8 +4,6 @@ A request without an answer is made again. If it is refused then, the object tel
 content of such an object may come twice.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial

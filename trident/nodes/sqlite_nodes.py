@@ -5,8 +5,6 @@ so soon, and survives the death of processes at once. A session is a file beside
 is gone, however the process ended, another one removes what the session owned.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import re

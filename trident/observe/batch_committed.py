@@ -1,7 +1,5 @@
 """BatchCommitted: the event of a batch, with all its figures; `RecentBatches`: those of the batches that are remembered."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple

@@ -1,7 +1,5 @@
 """What the operations, or the spouts, bolts and ackers, of a topology did in each window, as typed values; its picture."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ What an event says is worked out when it is asked for: a batch of one row takes 
 message of a log record is the event itself: a handler that shows text gets its sentence, `JsonFormatter` its figures.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import socket

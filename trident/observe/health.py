@@ -3,8 +3,6 @@
 A figure that is counted when something ends says nothing of what does not end. So these are read while it runs.
 """
 
-from __future__ import annotations
-
 import linecache
 import logging
 import os

@@ -4,8 +4,6 @@ An operation of Trident is a bolt there, a source is a spout. Latencies and capa
 Beside them stand numbers: a tuple takes less than a thousandth of a millisecond here.
 """
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence

@@ -5,8 +5,6 @@ given without (`map(f)`, `flat_map(f)`, `peek(f)`, `filter(f)`) gets the whole `
 yields; any other function emits exactly what it returns, None included.
 """
 
-from __future__ import annotations
-
 import collections.abc
 import inspect
 import re

@@ -1,7 +1,5 @@
 """The built-in operations. Most also have an Arrow kernel that gives equal results, in `trident.steps`."""
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence

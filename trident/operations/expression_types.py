@@ -1,7 +1,5 @@
 """The types of expressions, checked at the declaration: nothing mistyped reaches a worker."""
 
-from __future__ import annotations
-
 import datetime
 from collections.abc import Callable, Sequence
 from decimal import Decimal

@@ -10,8 +10,6 @@ many tuples it is given at once is not defined, and where it raises it is called
 that are to blame.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar

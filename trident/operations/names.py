@@ -1,7 +1,5 @@
 """What an operation is called where people read it; operations over other operations: combiners' halves, queries of structs."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import replace

@@ -4,8 +4,6 @@ The value is a struct with a field for each aggregate, under its name. An aggreg
 as a mean its sum and its count, has fields of its own for that behind it: `mean_sum`, `mean_count`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy

@@ -4,8 +4,6 @@ A text means what it means in Spark with ANSI mode and its session in UTC, or it
 compared with Spark over awkward values. docs/streams.md has a table of what differs on purpose.
 """
 
-from __future__ import annotations
-
 import math
 import operator
 import re

@@ -5,8 +5,6 @@ values, the last attempt of each, and under which name a value of that type has 
 (the aggregate is newer, or was removed in between and counts from then on).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple

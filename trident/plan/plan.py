@@ -14,8 +14,6 @@ A commit that is *placed* in executors is one more level of exchanges: the rows 
 rows go to the partition of an exchange. So a batch, or its second half, is one Spark job.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Turns a graph into a plan: which steps run together, what is exchanged, in what order; and the plan of a DRPC function."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 

@@ -3,8 +3,6 @@
 A value that was not edited stays what it was, whatever its type. Another one is read as the type that the value before had.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import math

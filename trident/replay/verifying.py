@@ -1,7 +1,5 @@
 """`verify_state` computes states again from the recorded batches, and compares them with the stores; `why` explains a value."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress

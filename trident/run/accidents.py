@@ -1,7 +1,5 @@
 """Which accident it was if log and stores do not belong together, and the one way on that keeps the totals right."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime

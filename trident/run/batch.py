@@ -1,7 +1,5 @@
 """What the loop knows about a running attempt, what other threads report to it, and the time of batches."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import repeat

@@ -7,8 +7,6 @@
 - E7  What goes wrong comes back as data; a store that refuses this driver's writers is distinguished from all other failures.
 """
 
-from __future__ import annotations
-
 import logging
 import secrets
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence

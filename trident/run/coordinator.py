@@ -10,8 +10,6 @@ feeds it and asks it.
                      └──────────────── failed: t and all later ones go, to be started again ───────────┘
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import threading

@@ -1,7 +1,5 @@
 """Which runner a topology gets: `engine="spark"`, `"in_process"` or `"auto"`; and whether its start goes on waiting."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager

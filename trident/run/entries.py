@@ -4,8 +4,6 @@ Only a user's updater could. The driver compares what the partitions write befor
 commit before the batch is recorded: what an attempt wrote that is not recorded counts as never written.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b

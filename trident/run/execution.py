@@ -4,8 +4,6 @@ Handing a batch to another thread costs more than a small batch does; the loop's
 else meanwhile. So it takes batches that are wanted one by one, or done in no time.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 import traceback

@@ -7,8 +7,6 @@
 - R5  All that a restart needs is in the log before anything depends on it: first the definition, last the record.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """OpenedTopology: everything that a topology opens to run. It is opened, checked and connected at once, and closed again."""
 
-from __future__ import annotations
-
 import logging
 from collections import deque
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """At start: what the opened states can do, where each is committed, which log there is, and if the record goes with them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 

@@ -1,7 +1,5 @@
 """The progress of the batches so far: the numbers of `status`, `last_progress`, and what each operation did, by window."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections import defaultdict, deque

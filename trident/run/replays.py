@@ -4,8 +4,6 @@ The letters are part of a batch's definition, under `LETTERS`, and are logged li
 batch that is tried again puts the same letters back. The commit record holds the definition and so marks them as put back.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress

@@ -9,8 +9,6 @@ So each value says what it said before, and a driver that is killed on the way g
   the first batch on; or its last batch is committed once more, if it is one batch ahead (a copy from the middle of a commit).
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Iterator, Sequence

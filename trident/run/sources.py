@@ -1,7 +1,5 @@
 """Fixes what a batch contains: asks the spouts, the dead letters and the clock, and logs it if a replay must be the same."""
 
-from __future__ import annotations
-
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping

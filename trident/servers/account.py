@@ -1,7 +1,5 @@
 """An account on a server, and TLS: the options that all servers have by the same names."""
 
-from __future__ import annotations
-
 import ssl
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """Values as Avro: the fields of a schema, and how one value is read and written."""
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The machine that this runs on: how it differs from others, what is known of its processes, what is locked or durable."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import functools

@@ -1,7 +1,5 @@
 """How requests to a server go on while it is away: `Patience` waits until it is back, `Retries` tries a call a few times."""
 
-from __future__ import annotations
-
 import logging
 import math
 import random

@@ -1,7 +1,5 @@
 """A connection to PostgreSQL that does not wait for ever for a silent server, and what its errors mean."""
 
-from __future__ import annotations
-
 import math
 import os
 import re

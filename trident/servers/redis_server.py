@@ -1,7 +1,5 @@
 """A Redis: its address, account and TLS, redis-py's arguments for a connection, and what its errors mean."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field

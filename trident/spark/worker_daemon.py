@@ -4,8 +4,6 @@ One that PySpark's own daemon forks, as in place of that of a cancelled task, im
 machine: with a shorter `message_timeout_s` each attempt would end as the one before.
 """
 
-from __future__ import annotations
-
 import gc
 import importlib
 import os

@@ -1,7 +1,5 @@
 """IRichSpout, the spout of Storm's core: tuples one by one, each with an id that is acknowledged or failed."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike

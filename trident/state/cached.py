@@ -17,8 +17,6 @@ be in it, although the cache may lose, delay and keep anything. The space shows 
 A space that was dropped never comes back.
 """
 
-from __future__ import annotations
-
 import logging
 import secrets
 import threading

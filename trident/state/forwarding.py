@@ -1,7 +1,5 @@
 """Maps around a map: `MapWrapper`, the base; `MicroBatchIBackingMap` bounds requests; `SerializedMap` has bytes below."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from inspect import isfunction

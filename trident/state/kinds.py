@@ -1,7 +1,5 @@
 """The type of keys, the kinds of states (how one undoes what a failed attempt wrote), and what stores offer besides."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum

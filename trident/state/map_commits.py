@@ -14,8 +14,6 @@ before. The key itself is deleted `REMOVAL_LAG` batches later, if the removal wa
 A process that ends earlier leaves the None behind, which every read treats as absent.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """The three kinds of maps over any two-method backing map, each with its rule; see also `map_commits.py`."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import replace

@@ -4,8 +4,6 @@ Before a commit writes anything, it compares the last commit by the store with t
 `check_sentinel`, a function of values; readers compare beside a writer that may be at work (`check_reading`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, TypeGuard
 

@@ -3,8 +3,6 @@
 A partial is a table of the grouping columns and one column `output`; the same `combine` merges partials.
 """
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from ctypes import c_float

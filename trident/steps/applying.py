@@ -1,7 +1,5 @@
 """How each kind of step is applied to an Arrow table: built-ins have kernels; anything else runs row by row."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from itertools import accumulate, islice

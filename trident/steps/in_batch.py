@@ -1,7 +1,5 @@
 """What is made of many tuples within a batch, partition by partition: aggregates, joins of streams, multi-reducers."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable, Sequence

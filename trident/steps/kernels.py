@@ -4,8 +4,6 @@ Each takes its operands, of which one at least is an array, then its options, an
 need it.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import re

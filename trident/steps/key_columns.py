@@ -7,8 +7,6 @@ The keys that a stream removes from a state travel with a mark. A key that a bat
 adds to it is dropped, so no key is updated and removed by one commit, and the order of the two does not matter.
 """
 
-from __future__ import annotations
-
 import datetime as dt
 import math
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The rows of Arrow tables that user code sees, and the columns that its rows become."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache

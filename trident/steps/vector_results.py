@@ -1,7 +1,5 @@
 """The results of vectorised user code as typed columns; a wrong result raises an error that names it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, NoReturn
 

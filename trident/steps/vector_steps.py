@@ -1,7 +1,5 @@
 """Steps that work on Arrow arrays: vectorised functions and filters, and expressions."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator
 from datetime import datetime

@@ -1,7 +1,5 @@
 """States that a store keeps as their owner would: key fields and values under their own names, each in a form of its type."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -3,8 +3,6 @@
 Beside it are the errors and warnings that all stores word alike.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 from abc import ABC, abstractmethod

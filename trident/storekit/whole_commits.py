@@ -3,8 +3,6 @@
 Such a store says in a class of `StoredRows` how rows of bytes are read and written; `WholeCommitMap` is the map over it.
 """
 
-from __future__ import annotations
-
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """A topology as data: what `TopologyBuilder.create_topology` returns, and which task runs in which executor of which worker."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property

@@ -1,7 +1,5 @@
 """The streams of a component, as `declare_output_fields` declares them, and `Tuple`: what a bolt gets over them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Runs topologies of spouts and bolts for tests: without threads, with a clock that the test moves."""
 
-from __future__ import annotations
-
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """What users hold of a topology that runs, and `LocalCluster`, which runs one with threads in this process, for tests."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections import deque

@@ -1,7 +1,5 @@
 """`TopologyMonitor`: adds up the snapshots of all workers, whichever start again; makes status, log lines and metrics of it."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """`python -m trident.testing MODULE:FACTORY`: check a back-end, or a spout, and print what holds."""
 
-from __future__ import annotations
-
 import pkgutil
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What stores and spouts promise, and how that is checked: methods of a contract, each marked with its promise."""
 
-from __future__ import annotations
-
 import base64
 import inspect
 import os

@@ -1,7 +1,5 @@
 """TopologyTestDriver: runs a topology for a test, without Spark and without threads, batch by batch."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """Makes the checks of contracts, and runs random schedules, without pytest; says what it does, and then what holds."""
 
-from __future__ import annotations
-
 import math
 import sys
 import textwrap

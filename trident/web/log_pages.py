@@ -1,7 +1,5 @@
 """Logs for the page: the last lines of this process, a log in bounded pieces, and its records of a level and with a text."""
 
-from __future__ import annotations
-
 import codecs
 import logging
 import re

@@ -3,8 +3,6 @@
 `docs/monitoring.md` has the table of addresses; `UIServer.routes` says what answers each.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import re

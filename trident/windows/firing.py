@@ -4,8 +4,6 @@ All windows of a node have one *frontier*: how many tuples there were, the time 
 fires when the frontier reaches its end. Only windows over the count of each key have a frontier for each key.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

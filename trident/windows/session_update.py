@@ -12,8 +12,6 @@ A key is *due* at the earliest end of its sessions. Most tuples only make a sess
 looked at too early, so it is noted once in the time of a gap.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -14,8 +14,6 @@ The number of a pane is where it begins, in units of its width, and in the last 
 are several clocks, as of the two sides of a join, that is multiplied by their number, and the clock added.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from itertools import chain, pairwise, repeat
 from typing import Any

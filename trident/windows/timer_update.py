@@ -8,8 +8,6 @@ of them. So what is called in a batch depends on the state before it and on its 
     ("windows",)     -> the directory of `timer_index`, with how far time has come, and its chunks
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from heapq import heapify, heappop, heappush

@@ -5,8 +5,6 @@ no rows, and what fires does not depend on the number of partitions. Each task s
 and each partition combines what all tasks sent.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple

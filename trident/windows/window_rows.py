@@ -5,8 +5,6 @@ aggregated fields or partial results, and with event time `PANE` or `AT`; of a s
 and last tuple; to a join over time the rows of one side that have a time, with that time in front.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace

@@ -8,8 +8,6 @@ value, because the attempt says which declaration it is of; to the rule it is al
 A commit puts its rows into memory, in a few sorted tables. A merge has such tables over a base, too, and writes the next one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import reduce
 from typing import Any

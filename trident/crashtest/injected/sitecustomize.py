@@ -12,8 +12,6 @@ file, a line of JSON each; where to die is in the environment variable `TRIDENT_
 =============  ============================================================================================================
 """
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import functools

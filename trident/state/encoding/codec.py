@@ -4,8 +4,6 @@ A value is one version byte (1) and a MessagePack object; `extensions.py` lists 
 of its fields, each in its one form (`equal_keys.py`). The same value gives the same bytes in every process.
 """
 
-from __future__ import annotations
-
 import os
 import struct
 from collections.abc import Callable, Sequence

@@ -13,8 +13,6 @@ cannot be at all, a text for an int, is refused: a reader that answers None woul
 time. A number that no value of the type equals, 1.5 for an int, is of the right kind and absent.
 """
 
-from __future__ import annotations
-
 import datetime as dt
 import math
 from collections.abc import Sequence

@@ -24,8 +24,6 @@ Python number that they hold; bytearray and memoryview come back as bytes. The s
 process.
 """
 
-from __future__ import annotations
-
 import datetime as dt
 from collections.abc import Callable
 from decimal import Decimal

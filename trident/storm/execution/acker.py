@@ -9,8 +9,6 @@ A tree takes one number: the xor in the lower 64 bits, then one bit if it failed
 task, plus one. So a tree without its beginning (lost, or not here yet) has nothing at the top, and never looks complete.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 

@@ -5,8 +5,6 @@ anchor. One edge for all would be wrong: two anchors of one root would cancel it
 task that are not answered yet, `Counts` what a task has done: only its own thread writes, others may read at any time.
 """
 
-from __future__ import annotations
-
 import logging
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence

@@ -1,7 +1,5 @@
 """Executors: each runs the tasks of one spout, bolt or acker in one thread."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """What executors send each other: batches of tuples, tracking for ackers, outcomes for spouts; the inbox and outbox of each."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """A worker: the executors that run in one process, each in a thread of its own."""
 
-from __future__ import annotations
-
 import logging
 import os
 import socket

@@ -5,8 +5,6 @@ in sections, one for each task and stream that they come from; all values of all
 types of the codec (`trident/state/encoding/extensions.py`). Nothing is unpickled.
 """
 
-from __future__ import annotations
-
 import logging
 import struct
 import sys

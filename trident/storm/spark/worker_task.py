@@ -1,7 +1,5 @@
 """What runs in a Spark task: a worker, until the driver ends it, its own code fails, or the driver is gone."""
 
-from __future__ import annotations
-
 import dataclasses
 import gc
 import logging

@@ -1,7 +1,5 @@
 """BackingMapContract: what every backing map must do, two methods over any store too."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """What the contracts of stores share: the store under test; rows and readers of maps; the log and whole batches of states."""
 
-from __future__ import annotations
-
 import datetime as dt
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Checks of a backing map: other instances, other processes, other states, and optional abilities."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

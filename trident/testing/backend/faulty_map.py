@@ -1,7 +1,5 @@
 """A store that fails where a test asks for it: before a call, in the middle of it, after it, or with the reply lost."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, get_args

@@ -4,8 +4,6 @@ Two processes own the partitions in turn; calls to the store fail before, in the
 that were replaced wake up and go on. After every record readers must see what a dict has that was fed each batch once.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterable
 from contextlib import suppress

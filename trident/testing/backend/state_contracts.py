@@ -1,7 +1,5 @@
 """MapStateContract: the exactly-once rules, over a real store; SnapshottableContract: the value of an ungrouped aggregate."""
 
-from __future__ import annotations
-
 from functools import cached_property
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a simulation compares: all that is in states, and what code has put into lists, dicts and sets outside of them."""
 
-from __future__ import annotations
-
 import sys
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """What goes wrong in a simulated run, where, and how its rows are cut into batches: drawn from a seed, and made small."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace

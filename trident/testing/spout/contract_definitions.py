@@ -1,7 +1,5 @@
 """What a definition is; what a batch is that is read again, elsewhere, by a new driver, or while partitions come and go."""
 
-from __future__ import annotations
-
 import copy
 import time
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """What a spout holds and costs, and what it raises when its source is away or was changed."""
 
-from __future__ import annotations
-
 import gc
 import os
 import pickle

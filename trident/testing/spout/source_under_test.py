@@ -1,7 +1,5 @@
 """What you give to have a spout checked, a source that can be filled; and the source of one check."""
 
-from __future__ import annotations
-
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
