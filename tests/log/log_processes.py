@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 
@@ -190,8 +191,7 @@ class ProcessContract:
         assert (reader.segment.seq == 1) == (segment_bytes > 500)
         assert reader.refresh().spouts == {"lines": 29}
 
-    def test_a_forked_child_can_neither_write_nor_hold_the_log(self, home: Home) -> None:
-        log = home.open()
+    def test_a_forked_child_can_neither_write_nor_hold_the_log(self, home: Home, log: Any) -> None:
         asks, tells = os.pipe(), os.pipe()
         child = os.fork()
         if child == 0:

@@ -1,7 +1,5 @@
 """The history of logs in all their homes, and its setting."""
 
-from __future__ import annotations
-
 import itertools
 import logging
 import math
