@@ -1,7 +1,5 @@
 """Drivers are killed, stores are set back to any moment, and the rewinding is killed as well: all ends exact."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from contextlib import suppress
@@ -123,9 +121,7 @@ def test_a_store_whose_emptying_has_not_ended_is_emptied_and_replayed(seed: int,
     assert judge(seed, "transactional", tmp_path) > 40
 
 
-def test_a_failed_attempt_from_before_a_state_was_emptied_is_no_later_one(
-    tmp_path: Path,
-) -> None:
+def test_a_failed_attempt_from_before_a_state_was_emptied_is_no_later_one(tmp_path: Path) -> None:
     """The sentinel says the batch after which the state was emptied, plus one; its attempt is of an earlier driver."""
     assert judge(287, "transactional", tmp_path) > 40
 
