@@ -20,8 +20,6 @@ from tests.log.log_homes import Home, read
 from trident.errors import LogError, LogHeldError
 from trident.log.records import CommitRecord
 
-TOPOLOGY = "word-count"
-
 # Appends one batch per line that it reads ("+" for as many as it can), and says which batches are durable.
 DRIVER = """
 import functools

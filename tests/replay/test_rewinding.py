@@ -13,7 +13,7 @@ import pytest
 import trident
 from spouts import FixedBatchSpout, TextFileSpout
 from states.memory import LRUMemoryMapState, MemoryMapState
-from tests.harness.topology_runs import RowsSpout, run_all, start
+from tests.harness.topology_runs import RowsSpout, run_all
 from tests.replay.set_back import Entries, Stores
 from trident import Stream, TridentTopology
 from trident.errors import ReplayFailedError, RewindError, StartMismatchError, StateMismatchError, StoreAwayError
@@ -102,9 +102,8 @@ def test_a_state_in_memory_is_made_again_at_each_start(tmp_path: Path) -> None:
 
     for batches in (6, 15):
         settings: dict[str, Any] = {"log_dir": str(tmp_path / "log"), "history": "7d", "state_recovery": "rewind"}
-        with start(topology(batches), "in_process", **settings) as running:
-            running.process_all_available()
-            assert running.state("count").multi_get(["a", "b"]) == [WORDS[:batches].count(word) for word in "ab"]
+        running = run_all(topology(batches), "in_process", **settings)
+        assert running.state("count").multi_get(["a", "b"]) == [WORDS[:batches].count(word) for word in "ab"]
 
 
 def behind_a_query(world: World, words: Stream) -> None:

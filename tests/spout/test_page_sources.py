@@ -3,7 +3,6 @@
 import ast
 import json
 import threading
-import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -12,7 +11,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from tests.harness.topology_runs import WAIT_S, keep, start
+from tests.harness.commands import until
+from tests.harness.topology_runs import keep, start
 from tests.spout.partition_source import emitted
 from tests.test_docs import DOCS, blocks
 from trident import BatchFailedError, TridentTopology
@@ -70,9 +70,7 @@ def test_a_folder_that_is_not_there_is_waited_for(tmp_path: Path, caplog: pytest
     topology, folder = TridentTopology("t"), tmp_path / "late"
     rows = keep(topology.new_stream("s", class_of("CsvFolder")(folder, "name: string, n: bigint")))
     with start(topology, "in_process", max_batch_attempts=2) as running:
-        deadline = time.monotonic() + WAIT_S
-        while caplog.text.count(f"SourceAwayError: there is no folder {folder}") < 5 and time.monotonic() < deadline:
-            time.sleep(0.001)
+        until(lambda: caplog.text.count(f"SourceAwayError: there is no folder {folder}") >= 5, "it is asked for again")
         (tmp_path / "new").mkdir()
         (tmp_path / "new" / "a.csv").write_text("name,n\na,1\n")
         (tmp_path / "new").rename(folder)

@@ -131,10 +131,9 @@ class Moving(Emitter):
 def test_progress_without_rows_is_committed_and_ten_such_batches_are_the_end(pending: int) -> None:
     source, topology = Source({"a": []}), TridentTopology("t")
     keep(topology.new_stream("s", emitting(Moving, source)))
-    with start(topology, "in_process", max_spout_pending=pending, poll_interval_ms=60_000) as running:
-        running.process_all_available()
-        assert 10 <= running.txid <= 12 + pending
-        assert source.told[-1] == (running.txid, {"a": running.txid})
+    running = run_all(topology, "in_process", max_spout_pending=pending, poll_interval_ms=60_000)
+    assert 10 <= running.txid <= 12 + pending
+    assert source.told[-1] == (running.txid, {"a": running.txid})
 
 
 def test_metadata_that_are_not_equal_to_themselves_are_no_progress() -> None:

@@ -2,7 +2,6 @@
 
 import os
 import random
-import time
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,8 @@ from pyspark import SparkContext
 
 from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
-from tests.harness.topology_runs import WAIT_S, Keep, RowsState, dict_state, keep, run_all, start
+from tests.harness.commands import until
+from tests.harness.topology_runs import Keep, RowsState, dict_state, keep, run_all, start
 from tests.spout.folder_source import noted, numbers_in, readers, spout_of, write
 from tests.spout.partition_source import FIELDS, Emitter, Source, emitted, emitting
 from tests.spout.test_partitioned import BOTH, FailingPoints
@@ -61,10 +61,7 @@ def test_an_idle_source_costs_no_spark_job(kind: SpoutType, spark: Any, tmp_path
     with start(topology, "spark", poll_interval_ms=5) as running:
         running.process_all_available()
         jobs, asked = _jobs(context), noted(tmp_path, "asked")
-        deadline = time.monotonic() + WAIT_S
-        while noted(tmp_path, "asked") < asked + 20 and time.monotonic() < deadline:
-            time.sleep(0.005)
-        assert noted(tmp_path, "asked") >= asked + 20
+        until(lambda: noted(tmp_path, "asked") >= asked + 20, "the source is asked again and again")
         assert _jobs(context) == jobs
         write(tmp_path, "a", range(3, 8))
         running.process_all_available()
