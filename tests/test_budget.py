@@ -19,7 +19,7 @@ BUDGETS: dict[str, tuple[int, int]] = {  # lines, modules
     "trident": (68_648, 307),
     "states": (11_533, 59),
     "spouts": (9_565, 42),
-    "tests": (110_470, 529),
+    "tests": (109_752, 529),
     "examples": (760, 8),
     "docs": (7_139, 41),
 }
