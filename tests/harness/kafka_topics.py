@@ -96,6 +96,12 @@ class Topics:
         producer = self.producer(**config)
         self._produce(producer, name, records)
 
+    def filled(self, records: Iterable[Record | bytes], partitions: int = 1, **config: Any) -> str:
+        """Make a topic that has these records; return its name."""
+        name = self.create(partitions, **config)
+        self.produce(name, records)
+        return name
+
     def transaction(self, name: str, records: Iterable[Record | bytes], abort: bool = False, id: str = "") -> None:
         """Write records in one transaction of a producer of its own, which commits or aborts it."""
         producer = self.producer(transactional_id=id or uuid.uuid4().hex)

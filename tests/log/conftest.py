@@ -1,13 +1,12 @@
 """Fixtures of the tests of the log."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from copy import deepcopy
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
@@ -15,7 +14,7 @@ from kazoo.exceptions import NoAuthError, NoNodeError
 
 from tests.harness.servers import Server
 from tests.harness.zookeeper_servers import ZooKeeperEnsemble
-from tests.log.log_homes import ObjectHome, PostgresHome, ZooKeeperHome
+from tests.log.log_homes import Home, ObjectHome, PostgresHome, ZooKeeperHome
 from tests.log.log_samples import TOPOLOGY, commit
 from trident.log.file_log import FileLog
 from trident.log.log_state import LogState
@@ -65,6 +64,12 @@ def postgres_home(postgres_server: Server) -> PostgresHome:
 @pytest.fixture
 def object_home(s3_server: Server) -> ObjectHome:
     return ObjectHome(f"s3://logs/trident/log-{next(_numbers)}")
+
+
+@pytest.fixture
+def log(home: Home) -> Iterator[Any]:
+    with closing(home.open()) as log:
+        yield log
 
 
 @pytest.fixture

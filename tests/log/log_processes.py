@@ -12,14 +12,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 
 from tests.log.log_homes import Home, read
 from trident.errors import LogError, LogHeldError
 from trident.log.records import CommitRecord
-
-TOPOLOGY = "word-count"
 
 # Appends one batch per line that it reads ("+" for as many as it can), and says which batches are durable.
 DRIVER = """
@@ -190,8 +189,7 @@ class ProcessContract:
         assert (reader.segment.seq == 1) == (segment_bytes > 500)
         assert reader.refresh().spouts == {"lines": 29}
 
-    def test_a_forked_child_can_neither_write_nor_hold_the_log(self, home: Home) -> None:
-        log = home.open()
+    def test_a_forked_child_can_neither_write_nor_hold_the_log(self, home: Home, log: Any) -> None:
         asks, tells = os.pipe(), os.pipe()
         child = os.fork()
         if child == 0:

@@ -1,7 +1,5 @@
 """What the tests of the log share."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -3,8 +3,6 @@
 A contract; its user has the fixtures `server`, `home`, `behind`, and `quick`, by which a silent server counts as away sooner.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -38,8 +36,6 @@ class StoredFaults:
     def proxy(self, server: Server) -> Iterator[Proxy]:
         with closing(Proxy(server.port)) as proxy:
             yield proxy
-
-    # ---- requests whose outcome is not known ------------------------------------------------------------------------
 
     @pytest.mark.parametrize("point", ["half request", "reply"])
     @pytest.mark.parametrize("size", [10, 1_200_000], ids=["small", "large"])
@@ -114,8 +110,9 @@ class StoredFaults:
         assert cut > 4
         assert reopened(home).totals["batches"] == cut
 
-    def test_an_interrupted_append_is_not_sent_again(self, home: StoredHome, monkeypatch: pytest.MonkeyPatch) -> None:
-        log = home.open()
+    def test_an_interrupted_append_is_not_sent_again(
+        self, home: StoredHome, log: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         replace = log._store.replace
 
         def interrupted(*args: Any) -> bool:
@@ -131,8 +128,7 @@ class StoredFaults:
         log.close()
         assert reopened(home).txid == 1
 
-    def test_a_log_that_was_set_back_is_not_continued(self, home: StoredHome) -> None:
-        log = home.open()
+    def test_a_log_that_was_set_back_is_not_continued(self, home: StoredHome, log: Any) -> None:
         for txid in range(1, 3):
             log.append(commit(txid))
         before = home.save()
@@ -243,12 +239,12 @@ class StoredAway:
     def test_what_waits_for_a_server_ends_soon_when_the_driver_is_to_stop(
         self,
         home: StoredHome,
+        log: Any,
         server: Server,
         thread: ThreadPoolExecutor,
         caplog: pytest.LogCaptureFixture,
         quick: None,
     ) -> None:
-        log = home.open()
         log.append(commit(1))
         self.vanish(server)
         try:

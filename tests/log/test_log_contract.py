@@ -2,8 +2,6 @@
 
 Subclass a contract and override `home`."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal
@@ -36,8 +34,7 @@ class LogContract:
             log.check_owner()
             log.close()
 
-    def test_everything_is_there_after_a_restart(self, home: Home) -> None:
-        log = home.open()
+    def test_everything_is_there_after_a_restart(self, home: Home, log: Any) -> None:
         log.append(LayoutRecord("counts", 4, "opaque"))
         log.append(DefineRecord(1, "lines", {"file": "a\udcff", "raw": b"\x00\xc1", "to": 10}))
         log.append(commit(1, payload=("a", 10)))
@@ -58,8 +55,7 @@ class LogContract:
         log.close()
         assert log.state.definitions == reopened(home).definitions == {1: {"lines": {"rows": [1]}}}
 
-    def test_a_record_that_cannot_come_next_writes_nothing_and_the_log_goes_on(self, home: Home) -> None:
-        log = home.open()
+    def test_a_record_that_cannot_come_next_writes_nothing_and_the_log_goes_on(self, home: Home, log: Any) -> None:
         before = home.contents()
         with pytest.raises(ValueError, match="commit of batch 2 after batch 0; only batch 1 can"):
             log.append(commit(2))
@@ -79,8 +75,7 @@ class LogContract:
             assert reader.refresh() == log.state
         assert reopened(home).definitions == {2: {"lines": "xx"}}
 
-    def test_records_that_are_not_durable_are_there_after_a_clean_end(self, home: Home) -> None:
-        log = home.open()
+    def test_records_that_are_not_durable_are_there_after_a_clean_end(self, home: Home, log: Any) -> None:
         log.append(DefineRecord(1, "lines", "x"), durable=False)
         log.close()
         assert reopened(home).definitions == {1: {"lines": "x"}}
@@ -106,8 +101,7 @@ class LogContract:
         assert without_epoch(reopened(home)) == without_epoch(log.state)  # its header is as large
         assert without_epoch(read(home)) == without_epoch(log.state)
 
-    def test_a_closed_log_refuses_records_and_closes_twice(self, home: Home) -> None:
-        log = home.open()
+    def test_a_closed_log_refuses_records_and_closes_twice(self, home: Home, log: Any) -> None:
         log.close()
         log.close()
         with pytest.raises(LogError, match="the transaction log .* is closed"):
@@ -131,17 +125,13 @@ class LogContract:
             log.close()
         until(lambda: descriptors() <= before, "the descriptors are given back")  # connections end by themselves
 
-    def test_a_log_of_another_topology_is_refused_and_its_writer_goes_on(self, home: Home) -> None:
-        log = home.open()
+    def test_a_log_of_another_topology_is_refused_and_its_writer_goes_on(self, home: Home, log: Any) -> None:
         before = home.contents()
         with pytest.raises(ForeignLogError, match="belongs to topology 'word-count', not to topology 'other'"):
             home.open("other", takeover=True)
         assert home.contents() == before
         log.append(commit(1))
         assert log.state.txid == 1
-        log.close()
-
-    # ---- compaction ------------------------------------------------------------------------------------------------
 
     def test_segments_are_switched_and_nothing_is_lost(self, home: Home) -> None:
         log = home.open(segment_bytes=1000)
@@ -170,8 +160,6 @@ class LogContract:
         for _ in range(4):
             reopened(home)
         assert home.segments() == [(3, 1), (4, 1)]
-
-    # ---- a reader beside the writer --------------------------------------------------------------------------------
 
     def test_a_reader_follows_appends_and_segments(self, home: Home) -> None:
         with closing(home.open(segment_bytes=300)) as log, closing(home.reader()) as reader:
@@ -209,24 +197,15 @@ class LogContract:
 class OwnerContract:
     """Who writes: held logs, takeovers and claims at every awkward moment, within one process."""
 
-    def test_a_held_log_is_refused_and_the_holder_named(self, home: Home) -> None:
-        log = home.open()
-        with pytest.raises(LogHeldError) as caught:
+    def test_a_held_log_is_refused_and_the_holder_named_which_is_this_very_process(self, home: Home, log: Any) -> None:
+        advice = rf"held by process {os.getpid()} on .* very process.* Call stop\(\) on"
+        with pytest.raises(AlreadyRunningError, match=advice) as caught:
             home.open()
-        assert f"held by process {os.getpid()} on " in str(caught.value)
         assert re.search(r"\(epoch 1, since 20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00\)", str(caught.value))
         log.append(commit(1))
         log.close()
-        assert reopened(home).txid == 1
-
-    def test_a_log_of_this_very_process_is_said_to_be_held_here(self, home: Home) -> None:
-        log = home.open()
-        with pytest.raises(
-            AlreadyRunningError, match=rf"held by process {os.getpid()} .* very process.* Call stop\(\) on"
-        ):
-            home.open()
-        log.close()
-        assert reopened(home).epoch == 2
+        state = reopened(home)
+        assert (state.txid, state.epoch) == (1, 2)
 
     def test_a_takeover_fences_the_first_at_its_next_append(self, home: Home) -> None:
         first = home.open()
@@ -306,22 +285,17 @@ class OwnerContract:
                 with pytest.raises(FencedError):
                     first.append(commit(1))
 
-    def test_a_writer_whose_log_was_removed_stops(self, home: Home) -> None:
-        log = home.open()
+    def test_a_writer_whose_log_was_removed_stops(self, home: Home, log: Any) -> None:
         home.remove()
         with pytest.raises(FencedError, match="the claim .*00000001.* is gone"):
             log.append(commit(1))
-        log.close()
 
-    def test_a_claim_that_cannot_be_read_is_still_named(self, home: Home) -> None:
-        log = home.open()
+    def test_a_claim_that_cannot_be_read_is_still_named(self, home: Home, log: Any) -> None:
         home.spoil_claim()
         with pytest.raises(LogHeldError, match=r"held by an unknown process \(epoch 1\)"):
             home.open()
-        log.close()
 
-    def test_a_child_forked_during_an_append_is_refused_and_not_stuck(self, home: Home) -> None:
-        log = home.open()
+    def test_a_child_forked_during_an_append_is_refused_and_not_stuck(self, home: Home, log: Any) -> None:
         with log._lock:
             child = os.fork()
             if child == 0:
@@ -334,7 +308,6 @@ class OwnerContract:
                 os._exit(1)
         assert os.waitpid(child, 0)[1] == 0
         log.append(commit(1))
-        log.close()
 
     def test_a_record_that_is_not_durable_counts_only_with_one_that_the_owner_writes(self, home: Home) -> None:
         first = home.open()

@@ -1,7 +1,5 @@
 """Three drivers that open, take over, append, look and end in any order: a random history agrees with a plain model."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from contextlib import closing

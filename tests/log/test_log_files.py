@@ -1,7 +1,5 @@
 """The files of a log, whole and damaged."""
 
-from __future__ import annotations
-
 import errno
 import logging
 import os
@@ -24,8 +22,6 @@ from trident.log.log_reader import LogReader, exists
 from trident.log.log_state import LogState
 from trident.log.records import CommitRecord, DefineRecord, Record
 
-# ---- a life without trouble ------------------------------------------------------------------------------------------
-
 
 def test_names_of_directories_are_durable_before_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[Path] = []
@@ -45,9 +41,6 @@ def test_names_of_directories_are_durable_before_records(tmp_path: Path, monkeyp
     (path.parent / "log2").mkdir()
     FileLog.open(path.parent / "log2", TOPOLOGY).close()
     assert synced[0] == path.parent
-
-
-# ---- compaction ------------------------------------------------------------------------------------------------------
 
 
 def test_what_a_crash_in_a_compaction_leaves_is_ignored_and_swept(path: Path, three: list[LogState]) -> None:
@@ -72,9 +65,6 @@ def test_an_old_file_that_cannot_be_removed_is_reported_and_does_no_harm(
         state = reopened(path)
     assert state.txid == 3
     assert "cannot remove the old file 00000000-0001.log" in caplog.text
-
-
-# ---- a reader beside the writer --------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -386,9 +376,6 @@ def test_a_read_only_disk_is_named_and_can_be_read(small_disk: Path) -> None:
     with pytest.raises(LogError, match="cannot open the transaction log .*: Read-only file system. log_dir must be"):
         FileLog.open(path, TOPOLOGY)
     assert LogReader(path).refresh() == log.state
-
-
-# ---- torn ends and damage, byte by byte ------------------------------------------------------------------------------
 
 
 def copied(path: Path, name: str) -> Path:

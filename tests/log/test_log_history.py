@@ -1,7 +1,5 @@
 """The history of logs in all their homes, and its setting."""
 
-from __future__ import annotations
-
 import itertools
 import logging
 import math
@@ -20,6 +18,7 @@ from hypothesis import strategies as st
 
 from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
+from tests.harness.topology_runs import run_all
 from tests.log.log_homes import FileHome, Home, ZooKeeperHome
 from tests.log.log_samples import ATTEMPT, commit
 from trident import Config, TridentTopology
@@ -375,9 +374,8 @@ def test_two_starts_that_do_not_say_how_long_keep_all_that_the_first_asked_for(
     settings: dict[str, Any] = {"log_dir": tmp_path, "state_recovery": "discard_totals", "poll_interval_ms": 1}
     last = 0
     for history in ("7d", None, None):
-        with counts().start(engine="in_process", history=history, **settings) as running:
-            running.process_all_available()
-            last = running.txid
+        running = run_all(counts(), "in_process", history=history, **settings)
+        last = running.txid
     assert [each.txid for each in read_history(tmp_path)] == list(range(1, last + 1))
     assert sum("history=7d, which this start does not set" in message for message in caplog.messages) == 2
 

@@ -1,7 +1,5 @@
 """Records and their fold: round trips, rules, order, and random histories against a plain model."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Mapping
 from typing import Any
@@ -97,9 +95,6 @@ def test_a_framework_txid_is_logged_as_a_plain_number() -> None:
     back = record_from_data(decode(encode(commit(Txid(3, 4)).to_data())))
     assert isinstance(back, CommitRecord)
     assert (back.txid, type(back.txid)) == (3, int)
-
-
-# ---- fold ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("txid", [0, 1, 3])
@@ -205,9 +200,6 @@ def test_a_folded_log_with_a_field_missing_is_refused(spoil: str) -> None:
         LogState.from_data(data)
 
 
-# ---- in memory -------------------------------------------------------------------------------------------------------
-
-
 def test_a_memory_log_keeps_a_copy() -> None:
     log, definition = MemoryLog("topology"), {"rows": [1]}
     log.append(DefineRecord(1, "s", definition))
@@ -238,8 +230,6 @@ def test_a_memory_log_that_was_reopened_fences_its_earlier_writer() -> None:
     second.append(commit(2))
     assert (second.epoch, second.state.txid) == (2, 2)
 
-
-# ---- random histories ------------------------------------------------------------------------------------------------
 
 STATES = st.sampled_from(["s", "t"])
 STEPS = st.one_of(

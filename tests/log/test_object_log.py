@@ -1,7 +1,5 @@
 """The contract of a transaction log, on logs in object stores: Moto's S3, a process of its own, and Azurite."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -63,9 +61,6 @@ class TestFaultsOfObjectLog(StoredFaults):
 class TestObjectStoreThatHangs(StoredAway): ...
 
 
-# ---- what is asked of the store --------------------------------------------------------------------------------------
-
-
 class Counting:
     """Counts the requests of a client."""
 
@@ -89,8 +84,9 @@ def test_an_append_is_one_request_and_a_batch_two(home: ObjectHome) -> None:
         assert requests.made == ["get", "put"] * 50
 
 
-def test_the_start_on_a_long_log_takes_few_requests(home: ObjectHome, monkeypatch: pytest.MonkeyPatch) -> None:
-    log = home.open()
+def test_the_start_on_a_long_log_takes_few_requests(
+    home: ObjectHome, log: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for txid in range(1, 2001):
         log.append(commit(txid, payload="x" * 200), durable=txid % 100 == 0)
     while log._size < 500_000:  # the worst moment: just before a new segment begins
@@ -120,9 +116,6 @@ def test_a_reader_fetches_no_chunk_twice(home: ObjectHome) -> None:
             log.append(commit(txid))
             assert reader.refresh() == log.state
         assert requests.made == ["get"] * 10
-
-
-# ---- stores that are not right ---------------------------------------------------------------------------------------
 
 
 def test_a_store_that_ignores_conditions_is_refused(home: ObjectHome, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,11 +176,7 @@ def test_a_bucket_with_versions_keeps_a_log(home: ObjectHome, s3_server: Server)
     first.close()
 
 
-# ---- who holds it ----------------------------------------------------------------------------------------------------
-
-
-def test_a_driver_of_another_machine_that_was_killed_is_taken_over_on_demand(home: ObjectHome) -> None:
-    log = home.open()
+def test_a_driver_of_another_machine_that_was_killed_is_taken_over_on_demand(home: ObjectHome, log: Any) -> None:
     log.append(commit(1))
     body = Head.of(home.contents()["head"], "head")
     about = {**json.loads(body.about), "machine": "another", "pid": 1}
@@ -200,7 +189,6 @@ def test_a_driver_of_another_machine_that_was_killed_is_taken_over_on_demand(hom
         assert (second.epoch, second.state.txid) == (2, 1)
     with pytest.raises(FencedError):
         log.append(commit(2))
-    log.close()
 
 
 @pytest.mark.parametrize(
@@ -216,9 +204,6 @@ def test_a_missing_client_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         EnvironmentProblem, match=r"a log in an object store needs the package obstore.*\[object-store\]"
     ):
         ObjectHome("s3://bucket/log").open()
-
-
-# ---- Azure's blobs, in Azurite, which keeps them over a restart -----------------------------------------------------------
 
 
 _numbers = count(1)

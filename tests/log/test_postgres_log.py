@@ -1,7 +1,5 @@
 """The contract of a transaction log, on a log in a real PostgreSQL."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """The contract of a log, on one in a real ZooKeeper; connections are cut, sessions end, servers die and access is refused."""
 
-from __future__ import annotations
-
 import json
 import logging
 import threading
@@ -88,9 +86,6 @@ class TestZooKeeperThatHangs(StoredAway):
 class TestZooKeeperThatIsKilled(IsKilled, TestZooKeeperThatHangs): ...
 
 
-# ---- servers that die ------------------------------------------------------------------------------------------------
-
-
 def test_a_server_that_accepts_and_never_answers_is_asked_again_soon(home: ZooKeeperHome, proxy: Proxy) -> None:
     answers, silent = threading.Event(), threading.Event()
 
@@ -107,9 +102,6 @@ def test_a_server_that_accepts_and_never_answers_is_asked_again_soon(home: ZooKe
         answers.set()
         log.append(commit(2))
     assert reopened(home).txid == 2
-
-
-# ---- sessions that end -----------------------------------------------------------------------------------------------
 
 
 def records_of(log: StoredLog) -> ZooKeeperRecords:
@@ -210,9 +202,6 @@ def test_a_driver_whose_log_was_begun_again_is_fenced(home: ZooKeeperHome) -> No
     first.close()
 
 
-# ---- what is there ----------------------------------------------------------------------------------------------------
-
-
 def test_an_append_is_one_request(home: ZooKeeperHome, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     call = ZooKeeperNodes.call
@@ -233,9 +222,8 @@ def test_an_append_is_one_request(home: ZooKeeperHome, monkeypatch: pytest.Monke
 
 
 def test_a_large_record_of_which_a_crash_left_the_beginning_does_not_count(
-    home: ZooKeeperHome, monkeypatch: pytest.MonkeyPatch
+    home: ZooKeeperHome, log: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = home.open()
     log.append(commit(1))
     records, left = records_of(log), [2]
     write = records._write
@@ -267,9 +255,6 @@ def test_a_reader_follows_a_log_that_was_removed_and_begun_again(home: ZooKeeper
             for txid in (1, 2, 3):
                 log.append(commit(txid))
             assert reader.refresh() == log.state
-
-
-# ---- wrong addresses, missing programs, no access --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

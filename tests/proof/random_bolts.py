@@ -16,6 +16,7 @@ from tests.crash.case import Case
 from tests.crash.driver_runs import run_here
 from tests.crash.matrix import PAIRINGS, memory_cases
 from tests.harness.commands import until
+from tests.harness.crashing_stores import DictMap
 from tests.proof.proof_table import Trial
 from tests.storm.random_trees import MESSAGES, Ledger
 from tests.storm.spark.journaled import CountBolt, Journal, QueueSpout, pids, settings
@@ -202,7 +203,7 @@ def _spec(kind: StateType, store: str) -> Any:
     if store.startswith("redis"):
         return RedisState.of_kind(kind, REDIS, cache)
     data: dict[Key, Any] = {}
-    return map_state(lambda conf, partition, partitions: mistaken.DictMap(data), kind, **cache)
+    return map_state(lambda conf, partition, partitions: DictMap(data), kind, **cache)
 
 
 def _plans(seed: int) -> Iterator[FaultPlan]:

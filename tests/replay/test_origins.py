@@ -1,7 +1,5 @@
 """`trident.why`: the batches, positions and rows that made a value; what no batch says is said so."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Random topologies are what their batches make of them, computed again: all steps, queries and joins."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Drivers are killed, stores are set back to any moment, and the rewinding is killed as well: all ends exact."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from contextlib import suppress

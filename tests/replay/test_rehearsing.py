@@ -1,7 +1,5 @@
 """`trident.rehearse_upgrade`: which totals new code would change, over what the stores have; nothing is written."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -13,7 +13,7 @@ import pytest
 import trident
 from spouts import FixedBatchSpout, TextFileSpout
 from states.memory import LRUMemoryMapState, MemoryMapState
-from tests.harness.topology_runs import RowsSpout, run_all, start
+from tests.harness.topology_runs import RowsSpout, run_all
 from tests.replay.set_back import Entries, Stores
 from trident import Stream, TridentTopology
 from trident.errors import ReplayFailedError, RewindError, StartMismatchError, StateMismatchError, StoreAwayError
@@ -49,6 +49,12 @@ class World:
         run_all(self.topology(batches), "in_process", log_dir=self.log, **{"history": "7d", **conf})
         return self.stores.copy()
 
+    def set_back(self, batches: int, then: int, *states: str, **conf: Any) -> tuple[Entries, Entries]:
+        """Run so many batches, then some more, and set states back; return what was stored after the first and the last."""
+        old, last = self.run(batches, **conf), self.run(then, **conf)
+        self.stores.set_back(old, *states)
+        return old, last
+
     def refused(self, batches: int, match: str, error: type[StateMismatchError] = RewindError, **conf: Any) -> None:
         """Check that it is refused, and that nothing is written."""
         before = self.stores.copy()
@@ -74,9 +80,7 @@ def written(entries: Entries, state: str) -> dict[Any, Any]:
 def test_only_what_lacks_batches_is_written_and_each_value_is_as_it_was(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    old = world.run(6)
-    before = world.run(15)
-    world.stores.set_back(old, "count")
+    _, before = world.set_back(6, 15, "count")
     puts, (total,) = dict.fromkeys(world.stores.puts, 0), [place for place in before if place[0] == "total"]
     world.stores.puts = puts
     with caplog.at_level(logging.WARNING):
@@ -98,9 +102,8 @@ def test_a_state_in_memory_is_made_again_at_each_start(tmp_path: Path) -> None:
 
     for batches in (6, 15):
         settings: dict[str, Any] = {"log_dir": str(tmp_path / "log"), "history": "7d", "state_recovery": "rewind"}
-        with start(topology(batches), "in_process", **settings) as running:
-            running.process_all_available()
-            assert running.state("count").multi_get(["a", "b"]) == [WORDS[:batches].count(word) for word in "ab"]
+        running = run_all(topology(batches), "in_process", **settings)
+        assert running.state("count").multi_get(["a", "b"]) == [WORDS[:batches].count(word) for word in "ab"]
 
 
 def behind_a_query(world: World, words: Stream) -> None:
@@ -112,9 +115,7 @@ def behind_a_query(world: World, words: Stream) -> None:
 
 def test_a_state_behind_a_query_is_made_of_what_it_read_then(world: World) -> None:
     world.more = behind_a_query
-    old = world.run(6)
-    before = world.run(20)
-    world.stores.set_back(old, "behind")
+    old, before = world.set_back(6, 20, "behind")
     world.stores.puts.clear()
     assert world.run(20, state_recovery="rewind") == before
     assert {state for state, _ in world.stores.puts} == {"behind"}  # what was asked was computed aside
@@ -126,9 +127,7 @@ def test_what_a_query_read_then_and_no_history_tells_is_refused(world: World) ->
     world.more = behind_a_query
     for batches in (2, 3, 4):  # a log of the second start on has no first batch any more
         world.run(batches, history=None)
-    old = world.run(6)
-    world.run(20)
-    world.stores.set_back(old, "behind")
+    old, _ = world.set_back(6, 20, "behind")
     world.refused(20, "it reads state 'asked' as of batch 6, which has batch 20, and the history does not begin with")
     world.stores.set_back(old, "asked")
     world.run(20, state_recovery="rewind")  # both are of the same batch
@@ -180,49 +179,34 @@ def test_tuples_that_were_left_out_are_left_out_again(world: World) -> None:
 def test_tuples_that_would_not_be_left_out_now_are_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.more = lambda world, words: words.filter(Odd()).persistent_aggregate(world.stores.state(), Count(), "even")
     letters: dict[str, Any] = {"on_poison": "dead_letter", "max_batch_attempts": 2}
-    old = world.run(2, **letters)
-    world.run(10, **letters)
-    world.stores.set_back(old, "even")
+    world.set_back(2, 10, "even", **letters)
     monkeypatch.setattr(Odd, "words", "")
     with pytest.raises(RewindError, match="batch 3 .*: it has 0 dead letters now, and had 1 when it was committed"):
         world.run(10, state_recovery="rewind", **letters)
 
 
 def test_a_start_that_is_asked_to_end_leaves_the_rest_to_the_next_one(world: World) -> None:
-    old = world.run(6)
-    before = world.run(20)
-    world.stores.set_back(old, "count")
+    _, before = world.set_back(6, 20, "count")
     with pytest.raises(RewindError, match="it was asked to end. 1 batch was, and"), giving_up_if(lambda: True):
         world.run(20, state_recovery="rewind")
     assert world.run(20, state_recovery="rewind") == before
 
 
 def test_a_store_that_is_away_for_a_while_is_waited_for(world: World) -> None:
-    old = world.run(6)
-    before = world.run(20)
-    world.stores.set_back(old, "count")
+    _, before = world.set_back(6, 20, "count")
     world.stores.fail_in, world.stores.error = 7, StoreAwayError("put: no answer", "the store")
     assert world.run(20, state_recovery="rewind") == before
     assert world.stores.fail_in is None
 
 
-# ---- refused ---------------------------------------------------------------------------------------------------------
-
-
-def set_back_to(world: World, batches: int, then: int, **conf: Any) -> None:
-    old = world.run(batches, **conf)
-    world.run(then, **conf)
-    world.stores.set_back(old, "count")
-
-
 def test_the_error_of_a_start_that_refuses_says_that_there_is_a_way_back(world: World) -> None:
-    set_back_to(world, 6, 15)
+    world.set_back(6, 15, "count")
     with pytest.raises(StateMismatchError, match='What to do: start once with state_recovery="rewind"'):
         world.run(15)
 
 
 def test_without_a_history_it_is_refused(world: World) -> None:
-    set_back_to(world, 6, 15, history=None)
+    world.set_back(6, 15, "count", history=None)
     world.refused(15, r"the topology keeps no history \(history=\)", history=None)
 
 
@@ -305,9 +289,7 @@ def as_failed(old: Entries, txid: int) -> Entries:
 
 @pytest.mark.parametrize("failed", [False, True])
 def test_a_store_of_before_its_totals_were_kept_is_refused(world: World, failed: bool) -> None:
-    old = world.run(6)
-    world.run(10)
-    world.stores.set_back(old, "count")
+    old, _ = world.set_back(6, 10, "count")
     world.run(12, state_recovery="keep_totals_even_if_wrong")
     world.run(20)
     world.stores.set_back(as_failed(old, 11) if failed else old, "count")
@@ -339,7 +321,7 @@ def test_a_store_of_before_it_got_other_partitions_is_refused(world: World, fail
 
 
 def test_another_number_of_partitions_at_the_same_start_is_refused(world: World) -> None:
-    set_back_to(world, 6, 15)
+    world.set_back(6, 15, "count")
     world.partitions = 5
     world.refused(15, "it has 3 partitions and is declared with 5: rewind first")
 
@@ -371,9 +353,7 @@ def test_values_that_do_not_say_which_batch_wrote_them_are_refused(world: World)
     world.more = lambda world, words: words.persistent_aggregate(
         world.stores.state("non_transactional"), Count(), "bare"
     )
-    old = world.run(6, allow_inexact=True)
-    world.run(10, allow_inexact=True)
-    world.stores.set_back(old, "bare")
+    world.set_back(6, 10, "bare", allow_inexact=True)
     world.refused(10, "state 'bare' cannot be rewound: its values do not say which batch", allow_inexact=True)
 
 
@@ -385,9 +365,7 @@ def test_a_transactional_state_that_is_read_is_refused(world: World) -> None:
         kept.new_values_stream().persistent_aggregate(world.stores.state(), Count(), "behind")
 
     world.more = more
-    old = world.run(6)
-    before = world.run(20)
-    world.stores.set_back(old, "behind")
+    old, before = world.set_back(6, 20, "behind")
     world.refused(20, "state 'kept' cannot be rewound: the topology reads what it was before each batch")
     world.stores.set_back(before, "behind")
     world.stores.set_back(old, "count")

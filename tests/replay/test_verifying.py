@@ -1,7 +1,5 @@
 """`trident.verify_state`: what is equal, what is found wrong, what is refused; nothing is written."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from datetime import timedelta
@@ -54,8 +52,7 @@ class Words:
 
 
 def run(topology: TridentTopology, log_dir: str, **conf: Any) -> None:
-    with start(topology, "in_process", log_dir=log_dir, **{"history": "7d", **conf}) as running:
-        running.process_all_available()
+    run_all(topology, "in_process", log_dir=log_dir, **{"history": "7d", **conf})
 
 
 @pytest.fixture
@@ -319,9 +316,6 @@ def test_a_replay_follows_a_topology_that_runs(words: Words) -> None:
     (count,) = words.verify("count", progress=progress)
     assert (count.txid, count.equal, list(count.wrong)) == (4, 8, [])
     assert seen[:3] == [1, 2, 3]
-
-
-# ---- sources and states of servers -----------------------------------------------------------------------------------
 
 
 def test_a_stream_of_redis_as_a_log_and_a_state_there(tmp_path: Path, redis_server: Server) -> None:

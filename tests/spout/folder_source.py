@@ -1,7 +1,5 @@
 """A folder as a partitioned source: each file a partition, each line a number. Other processes may read and extend it."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,14 +1,13 @@
 """A source in partitions that tests can look into: rows in memory, partitions that come and go, calls that are noted."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 
-from trident import Fields
+from tests.harness.topology_runs import RowsState, keep, run_all
+from trident import Fields, TridentTopology
 from trident.spout import IOpaquePartitionedTridentSpout, IPartitionedTridentSpout, SpoutType, TransactionAttempt
 
 FIELDS = Fields("partition: string", "n: bigint")
@@ -51,8 +50,6 @@ class Source:
     def of(self, method: str) -> list[tuple[int, str, Any]]:
         """Return the calls of a method: txid, partition, what it was given."""
         return [(attempt.txid, partition, given) for name, attempt, partition, given in self.calls if name == method]
-
-    # ---- coordinator ------------------------------------------------------------------------------------------------
 
     def is_ready(self, txid: int) -> bool:
         return self.ready
@@ -126,6 +123,14 @@ class Transactional(_OfSource, IPartitionedTridentSpout):
 
 class Opaque(_OfSource, IOpaquePartitionedTridentSpout):
     """Emits what is there."""
+
+
+def emitted(spout: Any, engine: str = "in_process", observer: Any = None, **conf: Any) -> RowsState:
+    """Run a topology of a spout alone, of which the stream is `s`; return its rows."""
+    topology = TridentTopology("t")
+    rows = keep(topology.new_stream("s", spout))
+    run_all(topology, engine, observer=observer, **conf)
+    return rows
 
 
 def emitting(emitter: type[Any], source: Source | None = None, kind: SpoutType = SpoutType.TRANSACTIONAL) -> Any:

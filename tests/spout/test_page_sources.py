@@ -1,11 +1,8 @@
 """The partitioned sources of docs/writing-a-spout.md: short, and exact where a real source is unkind."""
 
-from __future__ import annotations
-
 import ast
 import json
 import threading
-import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -14,7 +11,9 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from tests.harness.topology_runs import WAIT_S, keep, run_all, start
+from tests.harness.commands import until
+from tests.harness.topology_runs import keep, start
+from tests.spout.partition_source import emitted
 from tests.test_docs import DOCS, blocks
 from trident import BatchFailedError, TridentTopology
 
@@ -46,9 +45,6 @@ def test_a_source_of_the_page_is_short(name: str) -> None:
     assert len(code[code.index(f"class {name}(") :].splitlines()) <= MOST_LINES
 
 
-# ---- CSV ------------------------------------------------------------------------------------------------------------------
-
-
 def test_csv_files_that_grow_are_read_line_by_line_once(tmp_path: Path) -> None:
     topology, file = TridentTopology("t"), tmp_path / "a.csv"
     rows = keep(topology.new_stream("s", class_of("CsvFolder")(tmp_path, "name: string, n: bigint", 64)))
@@ -65,28 +61,21 @@ def test_csv_files_that_grow_are_read_line_by_line_once(tmp_path: Path) -> None:
 
 
 def test_a_line_that_does_not_fit_is_an_error_and_no_silence(tmp_path: Path) -> None:
-    topology = TridentTopology("t")
-    keep(topology.new_stream("s", class_of("CsvFolder")(tmp_path, "name: string, n: bigint", 16)))
     (tmp_path / "a.csv").write_text("name,n\nlonger than sixteen bytes,1\n")
     with pytest.raises(BatchFailedError, match="the line at byte 7 is longer than 16 bytes"):
-        run_all(topology, "in_process")
+        emitted(class_of("CsvFolder")(tmp_path, "name: string, n: bigint", 16))
 
 
 def test_a_folder_that_is_not_there_is_waited_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     topology, folder = TridentTopology("t"), tmp_path / "late"
     rows = keep(topology.new_stream("s", class_of("CsvFolder")(folder, "name: string, n: bigint")))
     with start(topology, "in_process", max_batch_attempts=2) as running:
-        deadline = time.monotonic() + WAIT_S
-        while caplog.text.count(f"SourceAwayError: there is no folder {folder}") < 5 and time.monotonic() < deadline:
-            time.sleep(0.001)
+        until(lambda: caplog.text.count(f"SourceAwayError: there is no folder {folder}") >= 5, "it is asked for again")
         (tmp_path / "new").mkdir()
         (tmp_path / "new" / "a.csv").write_text("name,n\na,1\n")
         (tmp_path / "new").rename(folder)
         running.process_all_available()
     assert rows.rows == [("a", 1)]
-
-
-# ---- HTTP -----------------------------------------------------------------------------------------------------------------
 
 
 class Api(ThreadingHTTPServer):
@@ -149,10 +138,8 @@ def test_an_api_that_fails_at_times_is_read_once(pending: int, api: Api) -> None
 
 
 def test_an_api_that_is_away_is_an_error_that_names_it() -> None:
-    topology = TridentTopology("t")
-    keep(topology.new_stream("s", class_of("Payments")("http://127.0.0.1:9", ["ann"])))
     with pytest.raises(
         BatchFailedError,
         match=r"failed 3 times in step 's': SpoutError: Payments: .* of partition 'ann': URLError: .*refused",
     ):
-        run_all(topology, "in_process")
+        emitted(class_of("Payments")("http://127.0.0.1:9", ["ann"]))

@@ -1,7 +1,5 @@
 """Partitioned spouts: what a batch is, what a replay is, what idleness costs."""
 
-from __future__ import annotations
-
 import datetime
 import time
 from pathlib import Path
@@ -12,7 +10,7 @@ import pytest
 
 from states.memory import MemoryMapState
 from tests.harness.topology_runs import WAIT_S, Points, RowsSpout, dict_state, keep, run_all, start
-from tests.spout.partition_source import Emitter, Source, emitting
+from tests.spout.partition_source import Emitter, Source, emitted, emitting
 from trident import BatchFailedError, TopologyError, TridentTopology
 from trident.log.log_reader import LogReader
 from trident.operations import Sum
@@ -38,9 +36,6 @@ def summed(source: Source, kind: SpoutType, entries: dict[Any, Any] | None = Non
 def sums(running: Any, source: Source) -> dict[Any, int]:
     keys = [(name,) for name in source.rows]
     return {key: value for key, value in zip(keys, running.state("sums").multi_get(keys), strict=True) if value}
-
-
-# ---- batches --------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", BOTH)
@@ -75,12 +70,8 @@ def test_the_next_batch_is_read_while_the_one_before_commits(kind: SpoutType) ->
                 time.sleep(0.001)
             seen.append("processed" in points.of(2))
 
-    with start(summed(source, kind), "in_process", observe, max_spout_pending=2) as running:
-        running.process_all_available()
+    run_all(summed(source, kind), "in_process", observer=observe, max_spout_pending=2)
     assert seen == [True]
-
-
-# ---- nothing to read ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("pending", [1, 3])
@@ -140,10 +131,9 @@ class Moving(Emitter):
 def test_progress_without_rows_is_committed_and_ten_such_batches_are_the_end(pending: int) -> None:
     source, topology = Source({"a": []}), TridentTopology("t")
     keep(topology.new_stream("s", emitting(Moving, source)))
-    with start(topology, "in_process", max_spout_pending=pending, poll_interval_ms=60_000) as running:
-        running.process_all_available()
-        assert 10 <= running.txid <= 12 + pending
-        assert source.told[-1] == (running.txid, {"a": running.txid})
+    running = run_all(topology, "in_process", max_spout_pending=pending, poll_interval_ms=60_000)
+    assert 10 <= running.txid <= 12 + pending
+    assert source.told[-1] == (running.txid, {"a": running.txid})
 
 
 def test_metadata_that_are_not_equal_to_themselves_are_no_progress() -> None:
@@ -170,9 +160,6 @@ def test_an_idle_partitioned_spout_holds_up_no_other_spout(kind: SpoutType) -> N
         source.rows["a"].append(2)
         running.process_all_available()
         assert (running.txid, rows.rows) == (3, [("a", 1), ("a", 2)])
-
-
-# ---- replays --------------------------------------------------------------------------------------------------------------
 
 
 class Fails:
@@ -263,10 +250,7 @@ def test_what_a_library_leaves_below_a_null_is_no_other_row() -> None:
         if point == "committing" and not source.of("again"):
             raise OSError("not now")
 
-    topology = TridentTopology("t")
-    kept = keep(topology.new_stream("s", emitting(Columns, source)))
-    with start(topology, "in_process", observe) as running:
-        running.process_all_available()
+    kept = emitted(emitting(Columns, source), observer=observe)
     assert len(source.of("again")) == 1
     assert kept.rows == [("a", 1), ("a", None), ("a", 3)]
 
@@ -350,19 +334,19 @@ def test_a_partition_that_was_away_goes_on_where_it_was(kind: SpoutType, tmp_pat
     assert sums(running, source) == totals(source)
 
 
-# ---- mistakes -------------------------------------------------------------------------------------------------------------
+def returning(metadata: Any, rows: int = 1, emit: Any = lambda collector: collector.emit(["a", 0])) -> Any:
+    """Return a spout whose readings emit so many rows and return this."""
 
-
-def returning(metadata: Any, rows: int = 1) -> TridentTopology:
     class Returns(Emitter):
         def emit_partition_batch_new(self, attempt: Any, collector: Any, partition: str, last_metadata: Any) -> Any:
-            for n in range(rows):
-                collector.emit([partition, n])
+            for _ in range(rows):
+                emit(collector)
             return metadata
 
-    topology = TridentTopology("t")
-    keep(topology.new_stream("s", emitting(Returns)))
-    return topology
+    return emitting(Returns)
+
+
+OF_A = "SpoutError: Spout: emit_partition_batch_new of partition 'a'"
 
 
 @pytest.mark.parametrize(
@@ -375,22 +359,20 @@ def returning(metadata: Any, rows: int = 1) -> TridentTopology:
     ],
 )
 def test_metadata_that_is_no_plain_data_is_an_error(metadata: Any, said: str) -> None:
-    with pytest.raises(
-        BatchFailedError, match=f"SpoutError: Spout: emit_partition_batch_new of partition 'a' .*{said}"
-    ):
-        run_all(returning(metadata), "in_process")
+    with pytest.raises(BatchFailedError, match=f"{OF_A} .*{said}"):
+        emitted(returning(metadata))
 
 
 def test_rows_without_metadata_are_an_error() -> None:
     with pytest.raises(
         BatchFailedError, match="emitted 2 rows and returned None: the next batch would begin where this"
     ):
-        run_all(returning(None, 2), "in_process")
+        emitted(returning(None, 2))
 
 
 @pytest.mark.parametrize("metadata", [None, {}, [1, {"a": b"\xff", "b": [None, True, 1.5, "x"]}], -(1 << 63)])
 def test_any_plain_metadata_comes_back(metadata: Any, tmp_path: Path) -> None:
-    run_all(returning(metadata, rows=0), "in_process", log_dir=str(tmp_path))
+    emitted(returning(metadata, rows=0), log_dir=str(tmp_path))
     logged = LogReader(tmp_path).refresh().spouts
     assert logged == ({} if metadata is None else {"s": {"read": {}, "kept": {"a": metadata}, "bytes": 0}})
 
@@ -404,17 +386,8 @@ def test_any_plain_metadata_comes_back(metadata: Any, tmp_path: Path) -> None:
     ],
 )
 def test_rows_that_do_not_fit_are_an_error(emit: Any, said: str) -> None:
-    class Wrong(Emitter):
-        def emit_partition_batch_new(self, attempt: Any, collector: Any, partition: str, last_metadata: Any) -> Any:
-            emit(collector)
-            return 1
-
-    topology = TridentTopology("t")
-    keep(topology.new_stream("s", emitting(Wrong)))
-    with pytest.raises(
-        BatchFailedError, match=f"SpoutError: Spout: emit_partition_batch_new of partition 'a' .*{said}"
-    ):
-        run_all(topology, "in_process")
+    with pytest.raises(BatchFailedError, match=f"{OF_A} .*{said}"):
+        emitted(returning(1, emit=emit))
 
 
 @pytest.mark.parametrize(
@@ -436,12 +409,9 @@ def test_an_emitter_that_cannot_emit_again_is_refused_where_it_must() -> None:
         def emit_partition_batch_new(self, attempt: Any, collector: Any, partition: str, last_metadata: Any) -> Any:
             """Has nothing."""
 
-    topology = TridentTopology("t")
-    keep(topology.new_stream("s", emitting(OnlyNew)))
-    with pytest.raises(
-        TopologyError, match=r"Spout.get_emitter\(\) returned a OnlyNew, which lacks emit_partition_batch "
-    ):
-        run_all(topology, "in_process")
+    lacks = r"Spout.get_emitter\(\) returned a OnlyNew, which lacks emit_partition_batch "
+    with pytest.raises(TopologyError, match=lacks):
+        emitted(emitting(OnlyNew))
 
 
 def test_a_partitioned_spout_without_its_methods_cannot_be_made() -> None:

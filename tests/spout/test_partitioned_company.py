@@ -12,16 +12,16 @@ import pyarrow as pa
 import pytest
 
 from states.memory import MemoryMapState
-from tests.harness.topology_runs import WAIT_S, FailTimes, Points, RowsSpout, dict_state, keep, start
+from tests.harness.topology_runs import WAIT_S, FailTimes, Points, RowsSpout, dict_state, keep, run_all, start
 from tests.run.test_loop import looping
-from tests.spout.partition_source import Source, Transactional
+from tests.spout.partition_source import Source, Transactional, emitted
 from tests.spout.test_partitioned import BOTH, FailingPoints, Fails
 from trident import BatchFailedError, Fields, TridentTopology
 from trident.channel import Clock
 from trident.errors import FencedError
 from trident.log.log_reader import LogReader
 from trident.operations import Count, Sum
-from trident.spout import Definition, ICommitterTridentSpout, Lag, SpoutType, TransactionAttempt
+from trident.spout import Definition, Lag, SpoutType, TransactionAttempt
 
 HOUR_MS = 3_600_000
 
@@ -73,8 +73,7 @@ def test_a_replay_with_another_spout_has_what_both_had(kind: SpoutType, pending:
     source, topology = Source({"a": list(range(8))}), TridentTopology("t")
     others = RowsSpout("x: string", {1: [["one"]], 3: [["three"]]})
     rows, other = keep(topology.new_stream("s", source.spout(kind)), "r"), keep(topology.new_stream("o", others), "o")
-    with start(topology, "in_process", FailingPoints(2), max_spout_pending=pending) as running:
-        running.process_all_available()
+    run_all(topology, "in_process", observer=FailingPoints(2), max_spout_pending=pending)
     assert [n for _, n in rows.rows] == list(range(8))
     assert other.rows == [("one",), ("three",)]
 
@@ -117,8 +116,7 @@ def test_a_tuple_that_always_fails_is_left_out_and_the_rest_counts_once(tmp_path
         "log_dir": str(tmp_path / "log"),
         "dead_letter_dir": str(tmp_path / "dead"),
     }
-    with start(topology, "in_process", **conf) as running:
-        running.process_all_available()
+    run_all(topology, "in_process", **conf)
     assert rows.rows == [("1", "1"), ("3", "3"), ("4", "4")]
 
 
@@ -131,28 +129,21 @@ def test_an_emitter_that_hangs_is_named() -> None:
     source = Source({"a": [1]}, before=lambda partition: gate.wait(WAIT_S))
     topology = TridentTopology("t")
     keep(topology.new_stream("feed", source.spout(SpoutType.OPAQUE)))
-    with (
-        pytest.raises(
-            BatchFailedError, match=r"step 'feed': no end within message_timeout_s=0.2 seconds; it is still in "
-        ),
-        start(topology, "in_process", message_timeout_s=0.2, max_spout_pending=1) as running,
+    with pytest.raises(
+        BatchFailedError, match=r"step 'feed': no end within message_timeout_s=0.2 seconds; it is still in "
     ):
-        running.process_all_available()
+        run_all(topology, "in_process", message_timeout_s=0.2, max_spout_pending=1)
     gate.set()
 
 
 @pytest.mark.parametrize("kind", BOTH)
 def test_a_source_that_only_the_driver_cannot_reach_is_an_error_and_no_silence(kind: SpoutType) -> None:
-    source, topology = Source({"a": [1, 2]}, before=_unreachable), TridentTopology("t")
-    keep(topology.new_stream("s", source.spout(kind)))
-    with (
-        pytest.raises(
-            BatchFailedError,
-            match="batch 1 failed 3 times in step 's': SpoutError: .* of partition 'a': OSError: cannot reach a",
-        ),
-        start(topology, "auto") as running,
+    source = Source({"a": [1, 2]}, before=_unreachable)
+    with pytest.raises(
+        BatchFailedError,
+        match="batch 1 failed 3 times in step 's': SpoutError: .* of partition 'a': OSError: cannot reach a",
     ):
-        running.process_all_available()
+        emitted(source.spout(kind), "auto")
 
 
 def _unreachable(partition: str) -> None:
@@ -202,20 +193,12 @@ class NumbersEmitter:
         return [pa.table({"n": pa.array(range(*part), pa.int64())})]
 
 
-def run(spout: ICommitterTridentSpout, points: Points, engine: str = "in_process", **conf: Any) -> Any:
-    topology = TridentTopology("t")
-    rows = keep(topology.new_stream("s", spout))
-    with start(topology, engine, points, **conf) as running:
-        running.process_all_available()
-    return rows
-
-
 @pytest.mark.parametrize("pending", [1, 3])
 @pytest.mark.parametrize("kind", [SpoutType.TRANSACTIONAL, SpoutType.OPAQUE])
 def test_it_commits_when_all_states_have_and_before_the_record(kind: SpoutType, pending: int) -> None:
     points = Points()
     spout = Committing(kind, points)
-    rows = run(spout, points, max_spout_pending=pending)
+    rows = emitted(spout, observer=points, max_spout_pending=pending)
     assert [definition for _, definition in spout.committed] == [{"start": 0, "end": 2}, {"start": 2, "end": 4}]
     assert all(seen[-1] == "committed" for seen in spout.seen)
     assert rows.rows == [(0,), (1,), (2,), (3,)]
@@ -225,7 +208,7 @@ def test_it_commits_when_all_states_have_and_before_the_record(kind: SpoutType, 
 def test_if_it_raises_the_attempt_fails_and_the_batch_is_committed_again(pending: int) -> None:
     points = Points()
     spout = Committing(SpoutType.TRANSACTIONAL, points, Fails(1))
-    rows = run(spout, points, max_spout_pending=pending)
+    rows = emitted(spout, observer=points, max_spout_pending=pending)
     first, second, *_ = spout.committed
     assert (first[0].txid, first[1]) == (second[0].txid, second[1])
     assert first[0].attempt < second[0].attempt
@@ -237,10 +220,10 @@ def test_a_commit_that_always_fails_ends_the_topology_and_nothing_is_recorded(tm
     points = Points()
     spout = Committing(SpoutType.OPAQUE, points, Fails(1, 2, 3))
     with pytest.raises(BatchFailedError, match="batch 1 failed 3 times in step 's': OSError: not now"):
-        run(spout, points, log_dir=str(tmp_path))
+        emitted(spout, observer=points, log_dir=str(tmp_path))
     assert LogReader(tmp_path).refresh().txid == 0
     spout.before = lambda: None
-    run(spout, points, log_dir=str(tmp_path))
+    emitted(spout, observer=points, log_dir=str(tmp_path))
     assert [(attempt.txid, definition["end"]) for attempt, definition in spout.committed[-2:]] == [(1, 2), (2, 4)]
 
 
@@ -251,12 +234,10 @@ def test_a_driver_that_was_replaced_commits_nothing_in_the_source(tmp_path: Path
     def observe(point: str, attempt: TransactionAttempt) -> None:
         points(point, attempt)
         if point == "committed" and attempt.txid == 1:
-            run(new, second, log_dir=str(tmp_path), takeover=True)
+            emitted(new, observer=second, log_dir=str(tmp_path), takeover=True)
 
-    topology = TridentTopology("t")
-    keep(topology.new_stream("s", old))
-    with pytest.raises(FencedError), start(topology, "in_process", observe, log_dir=str(tmp_path)) as running:
-        running.process_all_available()
+    with pytest.raises(FencedError):
+        emitted(old, observer=observe, log_dir=str(tmp_path))
     assert old.committed == []
     assert [definition["end"] for _, definition in new.committed] == [2, 4]
 
@@ -264,6 +245,6 @@ def test_a_driver_that_was_replaced_commits_nothing_in_the_source(tmp_path: Path
 def test_it_commits_on_each_engine(engine: str) -> None:
     points = Points()
     spout = Committing(SpoutType.OPAQUE, points)
-    rows = run(spout, points, engine)
+    rows = emitted(spout, engine, points)
     assert [definition["end"] for _, definition in spout.committed] == [2, 4]
     assert rows.rows == [(0,), (1,), (2,), (3,)]

@@ -1,10 +1,7 @@
 """Partitioned spouts on each engine, over random schedules; what their emitters may do with metadata."""
 
-from __future__ import annotations
-
 import os
 import random
-import time
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +10,10 @@ from pyspark import SparkContext
 
 from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
-from tests.harness.topology_runs import WAIT_S, Keep, RowsState, dict_state, keep, start
+from tests.harness.commands import until
+from tests.harness.topology_runs import Keep, RowsState, dict_state, keep, run_all, start
 from tests.spout.folder_source import noted, numbers_in, readers, spout_of, write
-from tests.spout.partition_source import FIELDS, Emitter, Source, emitting
+from tests.spout.partition_source import FIELDS, Emitter, Source, emitted, emitting
 from tests.spout.test_partitioned import BOTH, FailingPoints
 from trident import BatchFailedError, TridentTopology
 from trident.operations import Count, Sum
@@ -63,10 +61,7 @@ def test_an_idle_source_costs_no_spark_job(kind: SpoutType, spark: Any, tmp_path
     with start(topology, "spark", poll_interval_ms=5) as running:
         running.process_all_available()
         jobs, asked = _jobs(context), noted(tmp_path, "asked")
-        deadline = time.monotonic() + WAIT_S
-        while noted(tmp_path, "asked") < asked + 20 and time.monotonic() < deadline:
-            time.sleep(0.005)
-        assert noted(tmp_path, "asked") >= asked + 20
+        until(lambda: noted(tmp_path, "asked") >= asked + 20, "the source is asked again and again")
         assert _jobs(context) == jobs
         write(tmp_path, "a", range(3, 8))
         running.process_all_available()
@@ -78,16 +73,6 @@ def test_an_idle_source_costs_no_spark_job(kind: SpoutType, spark: Any, tmp_path
 
 def _jobs(context: SparkContext) -> int:
     return len(context.statusTracker().getJobIdsForGroup())
-
-
-@pytest.mark.parametrize("kind", BOTH)
-def test_small_batches_need_no_spark(kind: SpoutType, tmp_path: Path) -> None:
-    """A quick test fails that starts Java."""
-    write(tmp_path, "a", range(10))
-    topology, _ = summed(tmp_path, kind)
-    with start(topology, "auto", FailingPoints(2)) as running:
-        running.process_all_available()
-        assert sums(running, tmp_path) == numbers_in(tmp_path)
 
 
 @pytest.mark.sample(1)
@@ -149,7 +134,7 @@ class Forgets(Emitter):
 def test_an_emitter_may_change_metadata_in_place(
     kind: SpoutType, emitter: type[Emitter], engine: str, tmp_path: Path
 ) -> None:
-    """Readings and commits fail, and each row is still in one batch."""
+    """Readings and commits fail, and each row is still in one batch; small ones need no Spark: a quick test starts none."""
     source, readings, commits = Source({"a": list(range(20)), "b": [100]}), [0], {2, 4, 5}
 
     def read(partition: str) -> None:
@@ -163,11 +148,8 @@ def test_an_emitter_may_change_metadata_in_place(
             raise OSError("no commit")
 
     source.before = read
-    topology = TridentTopology("t")
-    rows = keep(topology.new_stream("s", emitting(emitter, source, kind)))
     conf = {"max_batch_attempts": 9, "max_spout_pending": 3, "log_dir": str(tmp_path)}
-    with start(topology, engine, observe, **conf) as running:
-        running.process_all_available()
+    rows = emitted(emitting(emitter, source, kind), engine, observe, **conf)
     assert not commits
     assert sorted(rows.rows) == [*(("a", n) for n in range(20)), ("b", 100)]
 
@@ -176,13 +158,10 @@ def test_an_emitter_may_change_metadata_in_place(
 def test_an_emitter_that_returns_none_for_nothing_new_does_not_read_all_again(kind: SpoutType) -> None:
     source, topology = Source({"a": [1, 2]}), TridentTopology("t")
     rows = keep(topology.new_stream("s", emitting(Forgets, source, kind)))
-    with (
-        pytest.raises(
-            BatchFailedError, match="'a' emitted 0 rows and returned None: the next batch would read the partition"
-        ),
-        start(topology, "in_process") as running,
+    with pytest.raises(
+        BatchFailedError, match="'a' emitted 0 rows and returned None: the next batch would read the partition"
     ):
-        running.process_all_available()
+        run_all(topology, "in_process")
     assert rows.rows == [("a", 1), ("a", 2)]
 
 
@@ -192,13 +171,9 @@ def test_a_stream_that_had_another_kind_of_spout_says_so(kind: SpoutType, tmp_pa
     keep(before.new_stream("s", FixedBatchSpout(FIELDS, 1, ("a", 1))))
     rows = keep(after.new_stream("s", Source({"a": [2]}).spout(kind)))
     conf: dict[str, Any] = {"log_dir": str(tmp_path), "allow_changed_topology": True}
-    with start(before, "in_process", **conf) as running:
-        running.process_all_available()
-    with (
-        pytest.raises(BatchFailedError, match="definition of another kind of spout"),
-        start(after, "in_process", **conf) as running,
-    ):
-        running.process_all_available()
+    run_all(before, "in_process", **conf)
+    with pytest.raises(BatchFailedError, match="definition of another kind of spout"):
+        run_all(after, "in_process", **conf)
     assert rows.rows == []
 
 

@@ -1,7 +1,5 @@
 """IRichSpout in a Trident topology; and what `new_stream` says to an object that is no spout."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Mapping
 from typing import Any
@@ -9,8 +7,8 @@ from typing import Any
 import pytest
 
 from states.memory import MemoryMapState
-from tests.harness.topology_runs import Points, keep, run_all, start
-from tests.spout.partition_source import Transactional
+from tests.harness.topology_runs import Points, keep, run_all
+from tests.spout.partition_source import Transactional, emitted
 from tests.spout.test_partitioned import Fails
 from trident import BatchFailedError, Fields, TopologyError, TridentTopology
 from trident.errors import InexactPairingError
@@ -67,11 +65,7 @@ class Switched(QueueSpout):
 
 
 def run(spout: Any, observer: Any = None, **conf: Any) -> Any:
-    topology = TridentTopology("t")
-    rows = keep(topology.new_stream("q", spout))
-    with start(topology, "in_process", observer, allow_inexact=True, **conf) as running:
-        running.process_all_available()
-    return rows
+    return emitted(spout, observer=observer, allow_inexact=True, **conf)
 
 
 @pytest.mark.parametrize("pending", [1, 3])
@@ -81,14 +75,14 @@ def test_a_message_is_acknowledged_after_the_record_of_its_batch(per_call: int, 
     rows = run(spout, spout.points, max_spout_pending=pending)
     assert rows.batches == {1: [("a",), ("b",)], 2: [("c",), ("d",)], 3: [("e",)]}
     assert (spout.acked, spout.failed, spout.pending) == ([0, 1, 2, 3, 4], [], {})
-    assert spout.calls == [f"open q 0 of 1 {pending}", "activate", "deactivate", "close"]
+    assert spout.calls == [f"open s 0 of 1 {pending}", "activate", "deactivate", "close"]
 
 
 def test_a_batch_has_a_thousand_tuples_at_most() -> None:
     spout = QueueSpout([str(number) for number in range(2300)])
     rows = run(spout, spout.points)
     assert [len(batch) for batch in rows.batches.values()] == [1000, 1000, 300]
-    assert spout.calls == ["open q 0 of 1 3", "close"]
+    assert spout.calls == ["open s 0 of 1 3", "close"]
 
 
 def test_every_batch_ends_with_the_first_call_that_emits_nothing() -> None:
@@ -167,9 +161,7 @@ def test_another_stream_is_an_error() -> None:
 
 
 def test_its_promise_is_at_least_once() -> None:
-    topology = TridentTopology("t")
-    keep(topology.new_stream("q", QueueSpout([])))
-    run_all(topology, "in_process")  # a state of the user's own promises nothing that could be broken
+    emitted(QueueSpout([]))  # a state of the user's own promises nothing that could be broken
     other = TridentTopology("t")
     stream = other.new_stream("q", QueueSpout([])).group_by("message")
     stream.persistent_aggregate(MemoryMapState(), Count(), "count")
@@ -218,8 +210,7 @@ def test_fields_may_be_returned() -> None:
 def test_it_runs_on_each_engine(engine: str) -> None:
     spout, topology = Switched(list("abcde")), TridentTopology("t")
     rows = keep(topology.new_stream("q", spout).shuffle())
-    with start(topology, engine, spout.points, allow_inexact=True) as running:
-        running.process_all_available()
+    run_all(topology, engine, observer=spout.points, allow_inexact=True)
     assert sorted(rows.rows) == [("a",), ("b",), ("c",), ("d",), ("e",)]
     assert (spout.acked, spout.failed) == ([0, 1, 2, 3, 4], [])
 

@@ -1,7 +1,5 @@
 """The spouts, one row each, as the suite of `trident.testing` checks them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """Runs one task of a spout of messages as an executor does: opens it from its pickle, and calls it in one thread."""
 
-from __future__ import annotations
-
 import pickle
 import time
 from collections.abc import Callable
@@ -11,8 +9,10 @@ import cloudpickle
 
 from trident.storm.interfaces import TopologyContext
 
-__all__ = ["LIMIT_S", "Collector", "Task", "context"]
+__all__ = ["LIMIT_S", "OPENED", "Collector", "Task", "context"]
 
+OPENED: list[Any] = []
+"""What a test has opened and not closed; the fixture of all spouts does that."""
 LIMIT_S = 30.0
 
 
@@ -52,6 +52,7 @@ class Task:
         self.spout = pickle.loads(cloudpickle.dumps(spout))
         self.collector = Collector()
         self.spout.open({}, context(task, tasks, component), self.collector)
+        OPENED.append(self)
 
     @property
     def errors(self) -> list[str]:
@@ -90,4 +91,5 @@ class Task:
         return values
 
     def close(self) -> None:
+        OPENED.remove(self)
         self.spout.close()

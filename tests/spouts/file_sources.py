@@ -1,7 +1,5 @@
 """Folders of files and a Delta table, filled for the contract of spouts."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import tempfile

@@ -1,7 +1,5 @@
 """Queues that tests fill, and what they show of themselves: the same questions to Redis and Kafka."""
 
-from __future__ import annotations
-
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence

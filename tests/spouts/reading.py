@@ -1,13 +1,12 @@
 """Reading spouts as a topology does, with everything that goes to a worker pickled on its way."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 from tests.harness.commands import until
 from trident.arrow import schema_of
@@ -53,6 +52,21 @@ def first_batch(spout: ITridentSpout) -> tuple[Any, Definition]:
     coordinator = spout.get_coordinator({})
     (first,) = definitions(coordinator)
     return coordinator, first
+
+
+def begun(spout: ITridentSpout) -> tuple[Any, Any]:
+    """Open a coordinator, and define a first batch."""
+    coordinator = spout.get_coordinator({})
+    return coordinator, coordinator.initialize_transaction(1, None)
+
+
+def refuse_both(
+    spout: ITridentSpout, coordinator: Any, previous: Any, error: type[Exception], match: str, txid: int = 2
+) -> None:
+    """Check that a coordinator refuses to define a batch behind another one, each time, and that of a later start too."""
+    for each in (coordinator, coordinator, spout.get_coordinator({})):
+        with pytest.raises(error, match=match):
+            each.initialize_transaction(txid, previous)
 
 
 def definitions(

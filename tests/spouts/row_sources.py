@@ -1,7 +1,5 @@
 """Sources in this process, for the suite of `trident.testing`: rows, feeds, rates, examples of docs/writing-a-spout.md."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import tempfile

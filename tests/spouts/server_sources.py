@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from spouts import FeederBatchSpout
+from spouts import FeederBatchSpout, StateChangesSpout, StructuredStreamingSpout, TransactionalRedisStreamSpout
+from spouts.kafka import OpaqueTridentKafkaSpout, TransactionalTridentKafkaSpout
 from states.redis import RedisState
 from tests.harness.kafka_servers import KafkaCluster
 from tests.harness.kafka_topics import Record, Topics
@@ -44,8 +45,6 @@ class _Topic(SpoutSource):
         self.leaders = self._leaders() if self.offers("lost") else {}
 
     def spout(self) -> Any:
-        from spouts.kafka import OpaqueTridentKafkaSpout, TransactionalTridentKafkaSpout
-
         kind = OpaqueTridentKafkaSpout if self.opaque else TransactionalTridentKafkaSpout
         return kind(
             self.cluster.bootstrap, self.topic, value="text", fields="value, partition", max_batch_records=LIMIT,
@@ -113,9 +112,6 @@ class OpaqueTopics(_Topic):
     opaque = True
 
 
-# ---- Redis ---------------------------------------------------------------------------------------------------------------
-
-
 class _OnRedis(SpoutSource):
     """A source on one server, which can be paused."""
 
@@ -131,6 +127,10 @@ class _OnRedis(SpoutSource):
         finally:
             self.server.resume()
 
+    def close(self) -> None:
+        self.client.flushall()
+        self.client.close()
+
 
 class StreamRanges(_OnRedis):
     """Two streams, read as logs by their ids; they are there from the beginning."""
@@ -144,8 +144,6 @@ class StreamRanges(_OnRedis):
         self.streams = [f"s{partition}" for partition in range(self.partitions)]
 
     def spout(self) -> Any:
-        from spouts import TransactionalRedisStreamSpout
-
         return TransactionalRedisStreamSpout(url_of(self.server), self.streams, FIELDS, max_entries=LIMIT, timeout_s=1)
 
     def fill(self, numbers: Sequence[int], partition: int) -> list[tuple[Any, ...]]:
@@ -157,10 +155,6 @@ class StreamRanges(_OnRedis):
         """The streams are trimmed."""
         for stream in self.streams:
             self.client.xtrim(stream, maxlen=1, approximate=False)
-
-    def close(self) -> None:
-        self.client.flushall()
-        self.client.close()
 
 
 class StateFeed(_OnRedis):
@@ -179,8 +173,6 @@ class StateFeed(_OnRedis):
         self.running = self.topology.start(engine="in_process", log_dir=self.home, poll_interval_ms=1)
 
     def spout(self) -> Any:
-        from spouts import StateChangesSpout
-
         return StateChangesSpout(self.topology, "sums", self.home, since=0, max_batches=LIMIT)
 
     def fill(self, numbers: Sequence[int], partition: int) -> list[tuple[Any, ...]]:
@@ -200,11 +192,7 @@ class StateFeed(_OnRedis):
     def close(self) -> None:
         self.running.stop()
         shutil.rmtree(self.home)
-        self.client.flushall()
-        self.client.close()
-
-
-# ---- Structured Streaming ------------------------------------------------------------------------------------------------
+        super().close()
 
 
 class Streamed(SpoutSource):
@@ -222,8 +210,6 @@ class Streamed(SpoutSource):
         self.folder.mkdir()
 
     def spout(self) -> Any:
-        from spouts import StructuredStreamingSpout
-
         lines = self.spark.readStream.option("maxFilesPerTrigger", 1).text(str(self.folder))
         return StructuredStreamingSpout(lines, self.home / "checkpoint")
 

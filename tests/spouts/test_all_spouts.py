@@ -1,7 +1,5 @@
 """Every spout keeps what it claims: check by check, or by the suite that users run; `tests/spouts/report.py` prints all."""
 
-from __future__ import annotations
-
 import io
 import pickle
 from collections.abc import Callable, Iterator
@@ -22,7 +20,7 @@ from trident.spout.interfaces import coordinator_of
 from trident.testing import SpoutContract, SpoutPromise, SpoutReport, SpoutSource, Status, spout_suite
 
 # Of the others pytest makes each check, below; those on Kafka and on Spark have tests of their own in their folders.
-LOCAL = ["fixed", "feeder", "rate", "batches", "partitioned", "partitioned-opaque", "csv-example", "rich"]
+LOCAL = ["fixed", "feeder", "rate", "batches", "csv-example", "rich"]
 
 
 def check(source: Callable[[], SpoutSource]) -> SpoutReport:
@@ -67,9 +65,6 @@ def test_a_source_of_rows_is_transactional_knows_size_and_lag_and_is_throttled(s
     coordinator = coordinator_of(spout.get_coordinator({}))
     assert all(map(coordinator.offers, ("size", "lag", "throttle")))
     filled.close()
-
-
-# ---- check by check -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow

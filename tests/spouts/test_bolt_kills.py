@@ -14,7 +14,7 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -206,9 +206,6 @@ def _read(folder: Path, kind: str) -> np.ndarray[tuple[int], np.dtype[np.void]]:
     return np.concatenate([*found, np.empty(0, _TYPE)])
 
 
-# ---- kills -----------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Outcome:
     """What a campaign did and found."""
@@ -292,7 +289,8 @@ class _Driver:
         code = self.process.wait(_START_S)
         assert code == 0, (self._folder / "driver.log").read_text()[-5000:]
 
-    def kill(self) -> None:
+    def close(self) -> None:
+        """Kill what is left."""
         with contextlib.suppress(psutil.NoSuchProcess):
             for each in [*psutil.Process(self.process.pid).children(recursive=True), psutil.Process(self.process.pid)]:
                 with contextlib.suppress(psutil.NoSuchProcess):
@@ -306,7 +304,7 @@ def campaign(place: Place, folder: Path, messages: int, kills: int, seed: int, m
     place.spread(_SPOUTS)
     place.fill([0])
     spout = place.spout(max_pending=PENDING, first_pause_s=0.1, longest_pause_s=1.0, **place.for_kills)
-    with _running(spout, master, folder) as driver:
+    with contextlib.closing(_Driver(spout, master, folder)) as driver:
         feeder = threading.Thread(target=_feed, args=(place, messages, kills * _GAP_S), daemon=True)
         feeder.start()
         while hits.total() < kills:
@@ -317,15 +315,6 @@ def campaign(place: Place, folder: Path, messages: int, kills: int, seed: int, m
         _wait(folder, messages, began)
         driver.end()
     return Outcome(hits, judge(folder, messages), place.left())
-
-
-@contextlib.contextmanager
-def _running(spout: Any, master: str | None, folder: Path) -> Iterator[_Driver]:
-    driver = _Driver(spout, master, folder)
-    try:
-        yield driver
-    finally:
-        driver.kill()
 
 
 def _feed(place: Place, messages: int, seconds: float) -> None:
@@ -368,9 +357,6 @@ def test_the_judge_sees_what_is_lost_early_and_executed_again(tmp_path: Path) ->
     _write(tmp_path, "leaves", *leaves[:-1], (0, 0, 50))
     _write(tmp_path, "acks", (0, 0, 20), (1, 0, 11), (3, 0, 30), (0, 0, 60))
     assert judge(tmp_path, 4) == Verdict(lost=2, early=2, extra=0)
-
-
-# ---- topologies that read files, tables or a rate --------------------------------------------------------------------
 
 
 if TYPE_CHECKING:

@@ -2,8 +2,6 @@
 
 The queue is a list in memory that keeps what a real one promises: what is not acknowledged is delivered again."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections import Counter

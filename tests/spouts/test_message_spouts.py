@@ -1,11 +1,7 @@
 """What every spout of messages promises, of every queue, also in topologies of bolts: pending until acknowledged."""
 
-from __future__ import annotations
-
 import logging
 import re
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +9,10 @@ import pytest
 import redis
 
 from states.memory import MemoryMapState
+from tests.harness.commands import until
 from tests.harness.servers import Server
-from tests.spouts.driving import LIMIT_S, Task
+from tests.harness.topology_runs import run_all
+from tests.spouts.driving import Task
 from tests.spouts.places import FIELDS, Place
 from trident import TridentTopology
 from trident.errors import FailedException, SpoutError
@@ -36,7 +34,6 @@ def test_a_message_is_pending_at_the_queue_until_it_is_acked(place: Place) -> No
     task.close()
     successor = Task(place.spout(), *place.successor)
     assert _words(successor.take(1)) == ["w3"]
-    successor.close()
 
 
 def test_a_message_that_fails_too_often_is_a_dead_letter_and_leaves_the_queue(place: Place) -> None:
@@ -114,7 +111,6 @@ def test_a_deactivated_spout_still_acknowledges_and_goes_on_later(place: Place) 
     task.spout.activate()
     again = task.drain(lambda: not task.spout.pending and place.left() == 0)
     assert sorted(values[0] for values in again) == ["w1", "w2"]
-    task.close()
 
 
 def test_in_a_trident_topology_messages_are_acknowledged_with_their_batch(place: Place) -> None:
@@ -123,9 +119,7 @@ def test_in_a_trident_topology_messages_are_acknowledged_with_their_batch(place:
     words = topology.new_stream("words", place.spout()).group_by("word")
     counts = words.persistent_aggregate(MemoryMapState(), Count(), "count")
     with topology.start(engine="in_process", allow_inexact=True) as running:
-        deadline = time.monotonic() + LIMIT_S
-        while running.state(counts).multi_get(["w0", "w1", "w2"]) != [2, 2, 2]:
-            assert time.monotonic() < deadline
+        until(lambda: running.state(counts).multi_get(["w0", "w1", "w2"]) == [2, 2, 2])
     assert place.left() == 0
 
 
@@ -143,9 +137,8 @@ def test_a_topology_is_not_drained_while_a_message_waits_for_its_retry(place: Pl
     topology = TridentTopology("queue")
     words = topology.new_stream("words", place.spout(first_pause_s=0.3)).filter("word", fail_once)
     counts = words.persistent_aggregate(MemoryMapState(), Count(), "count")
-    with topology.start(engine="in_process", allow_inexact=True) as running:
-        running.process_all_available()
-        assert running.state(counts).get() == 3
+    running = run_all(topology, "in_process", allow_inexact=True)
+    assert running.state(counts).get() == 3
     assert failed
 
 
@@ -165,8 +158,6 @@ def test_its_fields_are_declared_with_their_types(place: Place) -> None:
 
 
 PAGE = Path(__file__).parents[2] / "docs" / "storm" / "bolts.md"
-
-
 EXECUTED: list[Any] = []  # what the bolts of this process did
 
 
@@ -186,13 +177,6 @@ class Refusing(BaseRichBolt):
             self.collector.ack(tuple)
 
 
-def _until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < deadline, EXECUTED
-        time.sleep(0.01)  # the topology runs beside
-
-
 @pytest.mark.sample(2)
 def test_what_was_processed_leaves_the_queue_what_fails_too_often_is_a_letter(place: Place) -> None:
     EXECUTED.clear()
@@ -202,18 +186,13 @@ def test_what_was_processed_leaves_the_queue_what_fails_too_often_is_a_letter(pl
     builder.set_bolt("refusing", Refusing(7), 2).shuffle_grouping("queue")
     with LocalCluster() as cluster:
         running = cluster.submit_topology("queue", None, builder.create_topology())
-        _until(lambda: len(running.errors) == 4)
-        _until(lambda: not running.pending)
+        until(lambda: len(running.errors) == 4)
+        until(lambda: not running.pending)
     assert place.left() == 0
     assert sorted(EXECUTED) == sorted([*range(1, 30), 1, *[7, 14, 21, 28] * 2])
     letters = place.dead()
     assert {letter["failures"] for letter in letters} == {3}
-    assert sorted(re.findall(r"w(\d+)", str([letter["content"] for letter in letters])), key=int) == [
-        "7",
-        "14",
-        "21",
-        "28",
-    ]
+    assert sorted(re.findall(r"w(\d+)", str([each["content"] for each in letters])), key=int) == ["7", "14", "21", "28"]
 
 
 def test_a_spout_that_dies_with_its_worker_gets_its_messages_again(place: Place) -> None:
@@ -224,7 +203,7 @@ def test_a_spout_that_dies_with_its_worker_gets_its_messages_again(place: Place)
     builder.set_bolt("dying", _DiesOnce(), 1).shuffle_grouping("queue")
     with LocalCluster() as cluster:
         running = cluster.submit_topology("queue", None, builder.create_topology())
-        _until(lambda: set(EXECUTED) >= {1, 2, 3, 4, 5} and place.left() == 0 and not running.pending)
+        until(lambda: set(EXECUTED) >= {1, 2, 3, 4, 5} and place.left() == 0 and not running.pending)
         assert any("once" in str(error) for error in running.errors)
 
 
@@ -251,7 +230,7 @@ def test_the_topology_of_the_page_runs(redis_server: Server) -> None:
     exec(program.replace("localhost:6379", redis_server.address), names)
     with LocalCluster() as cluster:
         cluster.submit_topology("page", None, names["builder"].create_topology())
-        _until(lambda: client.xlen("orders.failed") == 1 and client.xinfo_groups("orders")[0]["pending"] == 0)
+        until(lambda: client.xlen("orders.failed") == 1 and client.xinfo_groups("orders")[0]["pending"] == 0)
     ((_, letter),) = client.xrange("orders.failed")
     assert (letter[b"user"], letter[b"dead_letter.reason"]) == (b"eve", b"it failed 5 times")
     client.close()

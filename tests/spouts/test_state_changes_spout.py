@@ -1,7 +1,5 @@
 """`StateChangesSpout`: one topology follows a state of another, each change once, whatever is replayed."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,8 @@ from states.delta import DeltaState
 from states.postgres import PostgresState
 from states.redis import RedisState
 from tests.harness.servers import Server
-from tests.harness.topology_runs import start
+from tests.harness.topology_runs import run_all, start
+from tests.spouts.reading import begun
 from trident import TridentTopology
 from trident.errors import BatchFailedError, ChangesGoneError, ReplayMismatchError, TopologyError, UnsupportedOperation
 from trident.operations import BaseFunction, Count, Sum
@@ -94,17 +93,11 @@ def test_the_fields_are_those_of_the_key_and_the_values(spec: StateSpec, tmp_pat
     sales.run([("oslo", 3)])
     spout = StateChangesSpout(sales.topology, "revenue", sales.log_dir)
     assert str(spout.get_output_fields()) == "shop: string, before: bigint, after: bigint, batch: bigint"
-    coordinator = spout.get_coordinator({})
-    chosen = coordinator.initialize_transaction(1, None)  # it begins behind what is committed
-    assert chosen is not None
-    assert (
-        chosen["until"],
-        coordinator.traits(chosen).is_start_position,
-        coordinator.initialize_transaction(2, chosen),
-    ) == (1, True, None)
+    coordinator, chosen = begun(spout)  # it begins behind what is committed
+    assert (chosen["until"], coordinator.traits(chosen).is_start_position) == (1, True)
+    assert coordinator.initialize_transaction(2, chosen) is None
     sales.run([("oslo", 1)])
     definition = coordinator.initialize_transaction(2, chosen)
-    assert definition is not None
     assert (definition["after"], definition["until"]) == (1, 2)
     assert [part.table.to_pylist() for part in coordinator.parts(TransactionAttempt(1, 0), definition, 4)] == [
         [{"shop": "oslo", "before": 3, "after": 4, "batch": 2}]
@@ -116,13 +109,8 @@ def test_the_fields_are_those_of_the_key_and_the_values(spec: StateSpec, tmp_pat
 def test_a_batch_has_its_own_changes_alone_also_where_none_were_made(spec: StateSpec, tmp_path: Path) -> None:
     sales = Sales(tmp_path, spec)
     sales.run([("oslo", 3)], [], [], [("oslo", 1)])
-    coordinator = StateChangesSpout(sales.topology, "revenue", sales.log_dir, since=1, max_batches=2).get_coordinator(
-        {}
-    )
-    first = coordinator.initialize_transaction(1, None)
+    coordinator, first = begun(StateChangesSpout(sales.topology, "revenue", sales.log_dir, since=1, max_batches=2))
     second = coordinator.initialize_transaction(2, first)
-    assert first is not None
-    assert second is not None
     rows = [coordinator.parts(TransactionAttempt(1, 0), one, 4) for one in (first, second)]
     assert (rows[0], [part.table.to_pylist()[0]["batch"] for part in rows[1]]) == ([], [4])
     with pytest.raises(ReplayMismatchError, match="up to batch 3 of another log: the topology began again"):
@@ -147,12 +135,10 @@ def test_where_reading_began_is_kept_although_nothing_came_before_the_stop(spec:
     sales.run([("oslo", 3)])
     topology = followed(sales, tmp_path)
     for _ in range(2):
-        with start(topology, "in_process", log_dir=str(tmp_path / "followed")) as running:
-            running.process_all_available()
+        run_all(topology, "in_process", log_dir=str(tmp_path / "followed"))
         sales.run([("oslo", 5)])
-    with start(topology, "in_process", log_dir=str(tmp_path / "followed")) as running:
-        running.process_all_available()
-        assert sorted(running.state("more").get_tuples()) == [("oslo", 10)]
+    running = run_all(topology, "in_process", log_dir=str(tmp_path / "followed"))
+    assert sorted(running.state("more").get_tuples()) == [("oslo", 10)]
 
 
 @pytest.mark.sample(1)
@@ -168,8 +154,7 @@ def test_a_leader_that_was_set_back_with_its_store_is_told(tmp_path: Path, redis
     kept: dict[Any, Any] = {key: server.dump(key) for key in server.scan_iter(match=f"{name}*")}
     topology = followed(sales, tmp_path, since=0)
     sales.run([("bergen", 1)])
-    with start(topology, "in_process", log_dir=str(tmp_path / "followed")) as running:
-        running.process_all_available()
+    run_all(topology, "in_process", log_dir=str(tmp_path / "followed"))
     with trident.changes(sales.topology, "revenue", since=0, log_dir=sales.log_dir) as feed:
         feed.read()
         position, run = feed.position, feed.position.split("-")[2]
@@ -193,7 +178,6 @@ def test_a_leader_that_was_set_back_with_its_store_is_told(tmp_path: Path, redis
     ):
         feed.read()
     again = followed(sales, tmp_path / "again", since=0)  # the advice
-    with start(again, "in_process", log_dir=str(tmp_path / "again" / "log")) as running:
-        running.process_all_available()
-        with trident.open_state(sales.topology, "revenue", log_dir=sales.log_dir) as revenue:
-            assert sorted(running.state("more").get_tuples()) == sorted(revenue.get_tuples())
+    running = run_all(again, "in_process", log_dir=str(tmp_path / "again" / "log"))
+    with trident.open_state(sales.topology, "revenue", log_dir=sales.log_dir) as revenue:
+        assert sorted(running.state("more").get_tuples()) == sorted(revenue.get_tuples())

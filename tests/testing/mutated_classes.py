@@ -1,7 +1,5 @@
 """Classes that are wrong in one thing: a right class, in which a snippet of the source is replaced."""
 
-from __future__ import annotations
-
 import inspect
 import sys
 import threading

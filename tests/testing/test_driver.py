@@ -1,7 +1,5 @@
 """TopologyTestDriver: batches by hand, failures at each point, what is captured, and what is refused."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -278,9 +276,6 @@ def test_tuples_that_raise_are_put_aside(tmp_path: Path) -> None:
         assert driver.state("sum").get() == 2
     (letters,) = tmp_path.iterdir()
     assert "ZeroDivisionError" in letters.read_text()
-
-
-# ---- what is refused -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """TopologyTestDriver(in_memory=True): topologies over servers and tables run without them; what cannot be replaced is named."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from collections.abc import Callable
@@ -223,9 +221,6 @@ def test_it_starts_no_thread(spec: StateSpec, monkeypatch: pytest.MonkeyPatch) -
         assert driver.drpc("words", "a b") == [[2]]
 
 
-# ---- static states, and requests -------------------------------------------------------------------------------------
-
-
 def prices() -> tuple[TridentTopology, Any]:
     topology = TridentTopology("prices")
     static = topology.new_static_state(RedisState.transactional("redis://127.0.0.1:1", prefix="prices"), "prices")
@@ -306,9 +301,6 @@ def test_a_request_that_fails_names_step_and_cause_and_the_next_one_is_answered(
                 driver.drpc("inverse", args)  # type: ignore[arg-type]
     with pytest.raises(TridentError, match="is closed"):
         driver.drpc("inverse", "4")
-
-
-# ---- what is refused -------------------------------------------------------------------------------------------------
 
 
 class OwnState:

@@ -1,7 +1,5 @@
 """DeltaSpout: which files are in which batch, and which rows they give."""
 
-from __future__ import annotations
-
 import datetime
 import json
 import random

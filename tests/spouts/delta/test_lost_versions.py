@@ -1,7 +1,5 @@
 """DeltaSpout: tables that cannot be read as a stream, or not any more, are refused with what was found and the choices."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path
@@ -14,7 +12,7 @@ from deltalake import DeltaTable, write_deltalake
 from spouts import DeltaSpout
 from spouts.delta.table_log import TableLog
 from tests.spouts.delta.test_delta_versions import FEED, actions, append, entry_of, ids, numbers
-from tests.spouts.reading import batches, definitions, first_batch, rows_of
+from tests.spouts.reading import batches, begun, definitions, first_batch, refuse_both, rows_of
 from trident.errors import ReplayMismatchError, SpoutError, TopologyError
 
 
@@ -24,6 +22,11 @@ def change(table: Path, version: int, kind: str, **said: Any) -> None:
         if kind in action:
             action[kind].update(said)
     entry_of(table, version).write_text("".join(json.dumps(action) + "\n" for action in found))
+
+
+def refuses_to_begin(table: Path, match: str, *fields: str, **options: Any) -> None:
+    with pytest.raises(SpoutError, match=match):
+        DeltaSpout(table, *fields, **options).get_coordinator({}).initialize_transaction(1, None)
 
 
 @pytest.mark.parametrize(
@@ -43,14 +46,10 @@ def test_a_version_that_removes_rows_is_refused_after_what_is_before_it_was_read
     else:
         DeltaTable(tmp_path).restore(0)
     spout = DeltaSpout(tmp_path, starting_version=0)
-    coordinator = spout.get_coordinator({})
-    first = coordinator.initialize_transaction(1, None)
+    coordinator, first = begun(spout)
     assert ids([rows_of(spout, coordinator, first)]) == [[0, 1, 2, 3, 4, 5]]
-    for again in (coordinator, spout.get_coordinator({})):
-        with pytest.raises(
-            SpoutError, match=rf"version 2 .* \({operation}\) removed rows, [12] files of them, .* Choose: mode='c"
-        ):
-            again.initialize_transaction(2, first)
+    said = rf"version 2 .* \({operation}\) removed rows, [12] files of them, .* Choose: mode='c"
+    refuse_both(spout, coordinator, first, SpoutError, said)
     skipping = DeltaSpout(tmp_path, starting_version=0, on_removal="skip")
     assert [one["version"] for one in definitions(skipping.get_coordinator({}), first, 2)] == [2]
 
@@ -58,10 +57,8 @@ def test_a_version_that_removes_rows_is_refused_after_what_is_before_it_was_read
 def test_changes_that_a_table_did_not_keep_are_refused(tmp_path: Path) -> None:
     append(tmp_path, 0, 4)
     DeltaTable(tmp_path).update(updates={"name": "'x'"}, predicate="id = 1")
-    with pytest.raises(
-        SpoutError, match=r"version 1 .* \(UPDATE\) changed rows, and the table did not keep .*Feed=true on"
-    ):
-        DeltaSpout(tmp_path, mode="changes", starting_version=1).get_coordinator({}).initialize_transaction(1, None)
+    said = r"version 1 .* \(UPDATE\) changed rows, and the table did not keep .*Feed=true on"
+    refuses_to_begin(tmp_path, said, mode="changes", starting_version=1)
     DeltaTable(tmp_path).alter.set_table_properties(FEED)
     DeltaTable(tmp_path).update(updates={"name": "'y'"}, predicate="id = 1")
     (found,) = batches(DeltaSpout(tmp_path, mode="changes", starting_version=2))
@@ -125,15 +122,11 @@ def test_a_table_that_was_set_back_or_is_gone_is_refused(tmp_path: Path) -> None
     with pytest.raises(SpoutError, match="there is no Delta table at .*. Correct the path, or create it"):
         coordinator.initialize_transaction(2, first)
     shutil.copytree(tmp_path / "copy", tmp_path / "t")
-    for again in (coordinator, spout.get_coordinator({})):
-        with pytest.raises(
-            ReplayMismatchError, match=r"was read up to version 1 .* another table now \(version 0, .* restored"
-        ):
-            again.initialize_transaction(2, first)
+    said = r"was read up to version 1 .* another table now \(version 0, .* restored"
+    refuse_both(spout, coordinator, first, ReplayMismatchError, said)
     append(tmp_path / "t", 100, 101)  # version 1 again, but another one
-    for again in (coordinator, spout.get_coordinator({})):
-        with pytest.raises(ReplayMismatchError, match=r"was read up to version 1 .* another table now \(version 1"):
-            again.initialize_transaction(2, first)
+    said = r"was read up to version 1 .* another table now \(version 1"
+    refuse_both(spout, coordinator, first, ReplayMismatchError, said)
 
 
 def test_a_log_that_was_cleaned_up_too_far_is_refused(tmp_path: Path) -> None:
@@ -145,13 +138,9 @@ def test_a_log_that_was_cleaned_up_too_far_is_refused(tmp_path: Path) -> None:
     DeltaTable(tmp_path).create_checkpoint()
     for version in (0, 1):
         entry_of(tmp_path, version).unlink()
-    for again in (coordinator, spout.get_coordinator({})):
-        with pytest.raises(
-            SpoutError, match="version 1 of the Delta table .* is no longer in its log: the log was cleaned up"
-        ):
-            again.initialize_transaction(2, first)
-    with pytest.raises(SpoutError, match="starting_version=1 of the Delta table .* is no longer in its log"):
-        DeltaSpout(tmp_path, starting_version=1).get_coordinator({}).initialize_transaction(1, None)
+    said = "version 1 of the Delta table .* is no longer in its log: the log was cleaned up"
+    refuse_both(spout, coordinator, first, SpoutError, said)
+    refuses_to_begin(tmp_path, "starting_version=1 of the Delta table .* is no longer in its log", starting_version=1)
     assert ids(batches(DeltaSpout(tmp_path, starting_version=2))) == [[2]]
 
 
@@ -208,13 +197,8 @@ def test_what_readers_do_not_know_is_refused_by_its_name(tmp_path: Path) -> None
             coordinator.initialize_transaction(2, first)
         entry_of(tmp_path, 1).unlink()
 
-    vector = {
-        "storageType": "u",
-        "pathOrInlineDv": "ab^-aqEH.-t@S}K{vb[*k^",
-        "offset": 4,
-        "sizeInBytes": 40,
-        "cardinality": 2,
-    }
+    stored = {"storageType": "u", "pathOrInlineDv": "ab^-aqEH.-t@S}K{vb[*k^", "offset": 4}
+    vector = {**stored, "sizeInBytes": 40, "cardinality": 2}
     refused(r"version 1 of .* has deletion vectors \(in part-.*\), .* APPLY \(PURGE\)", "add", deletionVector=vector)
     refused(r"has a file outside of the table, s3://other/a, as shallow clones do", "add", path="s3://other/a")
     protocol = {"protocol": {"minReaderVersion": 3, "readerFeatures": ["catalogManaged"], "minWriterVersion": 7}}
@@ -227,10 +211,8 @@ def test_what_readers_do_not_know_is_refused_by_its_name(tmp_path: Path) -> None
 def test_column_mapping_is_refused(tmp_path: Path) -> None:
     append(tmp_path, 0, 1)
     change(tmp_path, 0, "metaData", configuration={"delta.columnMapping.mode": "name"})
-    with pytest.raises(
-        SpoutError, match=r"maps its columns by name \(delta.columnMapping.mode\), so its files have other names"
-    ):
-        DeltaSpout(tmp_path, "id: bigint").get_coordinator({}).initialize_transaction(1, None)
+    said = r"maps its columns by name \(delta.columnMapping.mode\), so its files have other names"
+    refuses_to_begin(tmp_path, said, "id: bigint")
 
 
 def test_a_removal_without_partition_values_is_refused(tmp_path: Path) -> None:
@@ -239,10 +221,8 @@ def test_a_removal_without_partition_values_is_refused(tmp_path: Path) -> None:
     found = [action for action in actions(tmp_path, 1) if "cdc" not in action]
     entry_of(tmp_path, 1).write_text("".join(json.dumps(action) + "\n" for action in found))
     change(tmp_path, 1, "remove", partitionValues=None)
-    with pytest.raises(
-        SpoutError, match="version 1 .* removed name=n.* and does not say the value of its partition column 'name'"
-    ):
-        DeltaSpout(tmp_path, mode="changes", starting_version=1).get_coordinator({}).initialize_transaction(1, None)
+    said = "version 1 .* removed name=n.* and does not say the value of its partition column 'name'"
+    refuses_to_begin(tmp_path, said, mode="changes", starting_version=1)
 
 
 def test_a_wrong_argument_or_place_is_refused(tmp_path: Path) -> None:
@@ -252,10 +232,10 @@ def test_a_wrong_argument_or_place_is_refused(tmp_path: Path) -> None:
     append(tmp_path, 0, 1)
     with pytest.raises(TopologyError, match=r"field 'town' has no type, and the Delta table .* has no such column"):
         DeltaSpout(tmp_path, "id, town")
-    with pytest.raises(SpoutError, match="has no column 'town' at version 0"):
-        DeltaSpout(tmp_path, "town: string").get_coordinator({}).initialize_transaction(1, None)
-    with pytest.raises(SpoutError, match="starting_version=5, but the newest version of the Delta table .* is 0"):
-        DeltaSpout(tmp_path, starting_version=5).get_coordinator({}).initialize_transaction(1, None)
+    refuses_to_begin(tmp_path, "has no column 'town' at version 0", "town: string")
+    refuses_to_begin(
+        tmp_path, "starting_version=5, but the newest version of the Delta table .* is 0", starting_version=5
+    )
     for name, value, part in (
         ("mode", "cdf", "mode='cdf' of DeltaSpout: give 'append' or 'changes'"),
         ("on_removal", "ignore", "on_removal='ignore' of DeltaSpout: give 'error', 'skip' or 'added_files'"),

@@ -1,7 +1,5 @@
 """DeltaSpout on tables that Spark writes: the same changes as Spark's own feed, and what is refused."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,10 +1,9 @@
 """DeltaSpout: an entry of the log that its writer has not written to its end is no version yet, wherever it is met."""
 
-from __future__ import annotations
-
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,7 +16,7 @@ from states.memory import MemoryMapState
 from tests.harness.commands import until
 from tests.harness.withheld import How, WithheldApart
 from tests.spouts.delta.test_delta_versions import FEED, append, entry_of, ids, numbers
-from tests.spouts.reading import Life, batches, definitions, first_batch, rows_of
+from tests.spouts.reading import Life, batches, definitions, first_batch, refuse_both, rows_of
 from tests.states.delta.delta_bucket import Bucket, storage
 from trident import TridentTopology
 from trident.errors import ReplayMismatchError, SourceAwayError, SpoutError
@@ -98,9 +97,8 @@ def test_an_entry_that_grew_after_it_was_read_is_refused(tmp_path: Path) -> None
     entry_of(tmp_path, 1).write_bytes(whole.splitlines()[0] + b"\n")  # whole lines: nothing tells that more are to come
     (second,) = definitions(coordinator, first, 2)
     entry_of(tmp_path, 1).write_bytes(whole)
-    for again in (coordinator, spout.get_coordinator({})):
-        with pytest.raises(SpoutError, match="a writer that is not atomic had not finished this version"):
-            again.initialize_transaction(3, second)
+    said = "a writer that is not atomic had not finished this version"
+    refuse_both(spout, coordinator, second, SpoutError, said, txid=3)
 
 
 URL = "s3://bucket/tables/people"
@@ -112,16 +110,14 @@ BUSY = b"HTTP/1.1 503 Slow Down\r\nContent-Length: 0\r\nConnection: close\r\n\r\
 
 @pytest.fixture
 def bucket() -> Iterator[Bucket]:
-    bucket = Bucket()
-    yield bucket
-    bucket.close()
+    with closing(Bucket()) as bucket:
+        yield bucket
 
 
 @pytest.fixture
 def proxy(bucket: Bucket) -> Iterator[WithheldApart]:
-    proxy = WithheldApart(urlsplit(bucket.url).port or 0, BUSY)
-    yield proxy
-    proxy.close()
+    with closing(WithheldApart(urlsplit(bucket.url).port or 0, BUSY)) as proxy:
+        yield proxy
 
 
 def lived(bucket: Bucket, proxy: WithheldApart, start: Any, number: int, how: How) -> tuple[Life, int]:
@@ -233,6 +229,4 @@ def test_a_table_that_was_made_again_in_a_bucket_is_refused(bucket: Bucket) -> N
     for name in bucket.facts()["names"]:
         urllib.request.urlopen(urllib.request.Request(f"{bucket.url}/bucket/{name}", method="DELETE")).close()
     write_deltalake(URL, numbers(0, 1), storage_options=options)
-    for one in (coordinator, spout.get_coordinator({})):
-        with pytest.raises(ReplayMismatchError, match="is another table now"):
-            one.initialize_transaction(2, first)
+    refuse_both(spout, coordinator, first, ReplayMismatchError, "is another table now")

@@ -1,7 +1,5 @@
 """CsvFileSpout and JsonFileSpout: which rows are in which batch, and what is said of a line that is not a row."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import io
@@ -21,7 +19,7 @@ from spouts.files.csv_lines import CsvGrammar
 from tests.harness.sqlite_map import sqlite_state
 from tests.harness.topology_runs import run_all
 from tests.spouts.files.test_text_files import append, write
-from tests.spouts.reading import batches, definitions, rows, rows_of
+from tests.spouts.reading import batches, definitions, first_batch, rows, rows_of
 from trident import TridentTopology
 from trident.errors import BadDataError, BatchFailedError, ConfigError, ReplayMismatchError, SpoutError, TopologyError
 from trident.operations import Sum
@@ -52,8 +50,7 @@ def test_columns_are_found_by_the_header_of_each_file_in_any_order(tmp_path: Pat
 def test_a_file_that_grows_is_read_by_the_header_at_its_beginning(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", b"name,id\n")
     spout = CsvFileSpout(tmp_path, FIELDS)
-    coordinator = spout.get_coordinator({})
-    (first,) = definitions(coordinator)
+    coordinator, first = first_batch(spout)
     assert rows_of(spout, coordinator, first) == []
     append(path, b"x,1\ny,2\n")
     (second,) = definitions(coordinator, first, 2)
@@ -199,8 +196,7 @@ def test_a_quoted_line_end_is_refused_at_any_cut_and_read_with_multiline(tmp_pat
 def test_a_whole_file_that_changes_or_is_no_csv_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", b"id,name\n1,x\n")
     spout = CsvFileSpout(tmp_path, FIELDS, multiline=True)
-    coordinator = spout.get_coordinator({})
-    (first,) = definitions(coordinator)
+    coordinator, first = first_batch(spout)
     append(path, b"2,y\n")
     with pytest.raises(ReplayMismatchError, match="it was truncated or replaced"):
         rows_of(spout, coordinator, first)
@@ -320,9 +316,6 @@ def test_the_advice_about_a_bad_line_goes_on_with_the_totals(tmp_path: Path) -> 
         run_all(declared(), "in_process", **log)
     running = run_all(declared(bad_lines="bad_line"), "in_process", **log)
     assert running.state("total").multi_get(["x"]) == [3]
-
-
-# ---- JsonFileSpout ---------------------------------------------------------------------------------------------------
 
 
 def test_members_are_read_by_name_missing_ones_are_null_and_others_are_passed_over(tmp_path: Path) -> None:

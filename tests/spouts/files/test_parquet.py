@@ -1,7 +1,5 @@
 """Parquet files as a source, written by this project and by others."""
 
-from __future__ import annotations
-
 import datetime
 import datetime as dt
 import os
@@ -19,7 +17,7 @@ import pytest
 from spouts import ParquetFileSpout
 from spouts.rows.driver_rows import fit_table
 from tests.spouts.files.test_text_files import LONG_AGO, write
-from tests.spouts.reading import batches, definitions, rows, rows_of, tuple_rows
+from tests.spouts.reading import batches, begun, definitions, first_batch, refuse_both, rows, rows_of, tuple_rows
 from trident.errors import BadDataError, ReplayMismatchError, SpoutError, TopologyError
 from trident.fields import Fields
 from trident.spout import Lag, TransactionAttempt
@@ -79,8 +77,7 @@ def test_row_groups_are_cut_for_tasks_without_a_gap(tmp_path: Path, parallelism:
     noise = np.random.default_rng(1).random(1_000_000)
     parquet(tmp_path / "a.parquet", pa.table({"id": np.arange(len(noise)), "x": noise}), 60_000)
     spout = ParquetFileSpout(tmp_path, "id")
-    coordinator = spout.get_coordinator({})
-    (made,) = definitions(coordinator)
+    coordinator, made = first_batch(spout)
     assert len(coordinator.parts(TransactionAttempt(1, 0), made, parallelism)) == min(
         parallelism, (tmp_path / "a.parquet").stat().st_size >> 20
     )
@@ -108,16 +105,14 @@ def test_a_file_that_is_being_written_is_waited_for(tmp_path: Path) -> None:
 def test_a_file_that_was_replaced_is_refused(tmp_path: Path, is_read: bool) -> None:
     path = parquet(tmp_path / "a.parquet", table(0, 3000))
     spout = ParquetFileSpout(tmp_path, "id", max_batch_rows=3000 if is_read else 1000)
-    coordinator = spout.get_coordinator({})
-    first = coordinator.initialize_transaction(1, None)
+    coordinator, first = begun(spout)
     assert len(rows_of(spout, coordinator, first)) == (3000 if is_read else 1000)
     before = path.read_bytes()
     parquet(path, table(3000, 6000), at=LONG_AGO + 1)
     with pytest.raises(ReplayMismatchError, match=r"bytes now and another footer: it was replaced"):
         rows_of(spout, coordinator, first)
-    for again in (spout.get_coordinator({}), coordinator):
-        with pytest.raises(ReplayMismatchError, match=r"a.parquet was read up to byte \d+ and is a different file now"):
-            again.initialize_transaction(2, first)
+    said = r"a.parquet was read up to byte \d+ and is a different file now"
+    refuse_both(spout, coordinator, first, ReplayMismatchError, said)
     path.write_bytes(before)
     assert len(rows_of(spout, coordinator, first)) == (3000 if is_read else 1000)
     path.unlink()
@@ -248,9 +243,6 @@ def test_a_wrong_argument_or_place_is_refused(tmp_path: Path) -> None:
     (tmp_path / "_delta_log").mkdir()
     with pytest.raises(SpoutError, match="is a Delta table: .* Read it with DeltaSpout"):
         ParquetFileSpout(tmp_path, "id: int")
-
-
-# ---- parquet files as pandas, DuckDB and Spark write them by default -------------------------------------------------
 
 
 DAY = dt.datetime(2024, 1, 1)

@@ -1,7 +1,5 @@
 """What the parsers of CSV and JSON make of lines that are not what they seem, and of random ones, beside Python's readers."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
@@ -192,8 +190,6 @@ def test_numbers_that_are_0_or_nearly_so_are_read(tmp_path: Path) -> None:
     write(tmp_path / "a.json", lines)
     assert rows(JsonFileSpout(tmp_path, "v: float, w: double, s: string")) == expected
 
-
-# ---- random lines -------------------------------------------------------------------------------------------------------
 
 FIELDS = Fields("i: bigint, s: string, f: double, b: boolean, l: array<bigint>, o: struct<i:int>")
 

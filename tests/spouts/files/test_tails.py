@@ -1,7 +1,5 @@
 """The ends of files that may not be whole: held, waited for without waiting, guessed and taken back, or refused."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import logging
@@ -13,6 +11,7 @@ import pytest
 from spouts import CsvFileSpout, FeederBatchSpout, JsonFileSpout, TextFileSpout
 from spouts.files.file_coordinator import FileCoordinator
 from states.memory import MemoryMapState
+from tests.harness.topology_runs import run_all
 from tests.spouts.files.test_text_files import LONG_AGO, append, write
 from tests.spouts.reading import Row, definitions, rows_of
 from trident import BatchFailedError, FailedException, TridentTopology
@@ -261,9 +260,6 @@ def test_lines_that_end_with_a_lone_return_are_refused_or_read_with_multiline(tm
     assert Reader(path, "v: bigint, w: bigint", header=header, multiline=True).after(1000) == [(1, 2), (3, 4)]
 
 
-# ---- in topologies --------------------------------------------------------------------------------------------------------
-
-
 class FailsOnce(Filter):
     """Fails at the first tuple, and has the rest of a line written then."""
 
@@ -295,9 +291,8 @@ def test_other_streams_go_on_and_stop_returns_while_the_end_of_a_line_is_waited_
         )
     with path.open("ab") as file:
         file.write(b"\n")
-    with topology.start(engine="in_process") as running:
-        running.process_all_available()
-        assert running.state(sums).get() == 3
+    running = run_all(topology, "in_process")
+    assert running.state(sums).get() == 3
 
 
 @pytest.mark.parametrize("where", ["in a step", "in a commit"])
@@ -310,9 +305,8 @@ def test_a_guess_that_an_attempt_made_is_made_anew_by_the_next_one(tmp_path: Pat
     sums = stream.persistent_aggregate(MemoryMapState.opaque(), "v", Sum(), "sum")
     if where == "in a commit":
         sums.new_values_stream().each("sum", fails)
-    with topology.start(engine="in_process", log_dir=tmp_path / "log") as running:
-        running.process_all_available()
-        assert running.state(sums).get() == 1019
+    running = run_all(topology, "in_process", log_dir=tmp_path / "log")
+    assert running.state(sums).get() == 1019
 
 
 def test_what_a_transactional_state_may_hold_is_given_again_then_refused(tmp_path: Path) -> None:
@@ -361,9 +355,8 @@ def test_a_step_that_raises_for_bad_lines_makes_them_dead_letters(tmp_path: Path
     stream = topology.new_stream("rows", CsvFileSpout(tmp_path / "in", "id: bigint", bad_lines="bad", with_file=True))
     total = stream.each("bad", RefuseBad()).persistent_aggregate(MemoryMapState(), "id", Sum(), "sum")
     settings: dict[str, Any] = {"log_dir": tmp_path / "log", "on_poison": "dead_letter", "max_batch_attempts": 1}
-    with topology.start(engine="in_process", **settings) as running:
-        running.process_all_available()
-        assert running.state(total).get() == 4
+    running = run_all(topology, "in_process", **settings)
+    assert running.state(total).get() == 4
     (file,) = (tmp_path / "log" / "dead_letters").glob("*.jsonl")
     letters = [json.loads(line) for line in file.read_text().splitlines()]
     assert [letter["error"] for letter in letters] == ["ValueError: no row: two,y", "ValueError: no row: 4"]

@@ -1,7 +1,5 @@
 """TextFileSpout: what it refuses, with what it says."""
 
-from __future__ import annotations
-
 import errno
 import gzip
 import logging
@@ -18,7 +16,7 @@ import pytest
 from spouts import TextFileSpout
 from states.delta import DeltaState
 from tests.spouts.files.test_text_files import append, lines, write
-from tests.spouts.reading import definitions, rows_of
+from tests.spouts.reading import begun, definitions, refuse_both, rows_of
 from trident import TridentTopology
 from trident.errors import ReplayMismatchError, SpoutError
 from trident.operations import Count
@@ -172,8 +170,7 @@ def test_a_compressed_file_that_grew_after_it_was_read_is_refused(tmp_path: Path
 def test_a_defined_file_that_shrank_changed_or_went_is_told_apart(tmp_path: Path) -> None:
     path = write(tmp_path / "a", b"1\n2\n3\n")
     spout = TextFileSpout(path)
-    coordinator = spout.get_coordinator({})
-    definition = coordinator.initialize_transaction(1, None)
+    coordinator, definition = begun(spout)
     write(path, b"1\n2\n")
     message = f"was defined as bytes 0 to 6 of {path}, which has 4 bytes now, and it was truncated or replaced. Put the"
     with pytest.raises(ReplayMismatchError, match=message):
@@ -215,8 +212,7 @@ def test_a_file_that_was_read_and_replaced_by_one_of_the_same_size_is_found(tmp_
     path = write(tmp_path / "a", b"1\n2\n")
     write(tmp_path / "b", b"3\n")
     spout = TextFileSpout(tmp_path)
-    coordinator = spout.get_coordinator({})
-    first = coordinator.initialize_transaction(1, None)
+    coordinator, first = begun(spout)
     assert coordinator.initialize_transaction(2, first) is None
     times = path.stat()
     if how == "in place":
@@ -226,11 +222,8 @@ def test_a_file_that_was_read_and_replaced_by_one_of_the_same_size_is_found(tmp_
     if how == "with its old times":
         os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
     # A new coordinator is one of a start after it happened.
-    for each in (coordinator, coordinator, spout.get_coordinator({})):
-        with pytest.raises(
-            ReplayMismatchError, match=f"{path} was read up to byte 4, and the bytes before that are different"
-        ):
-            each.initialize_transaction(2, first)
+    said = f"{path} was read up to byte 4, and the bytes before that are different"
+    refuse_both(spout, coordinator, first, ReplayMismatchError, said)
     write(tmp_path / ".new", b"1\n2\n").rename(path)
     for each in (coordinator, spout.get_coordinator({})):
         assert each.initialize_transaction(2, first) is None
@@ -261,27 +254,19 @@ def test_a_file_that_was_read_is_compared_again_only_when_it_changes(
 def test_a_file_that_was_read_in_part_and_is_another_now_stops_the_spout(tmp_path: Path) -> None:
     path = write(tmp_path / "a", b"1\n2\n3\n")
     spout = TextFileSpout(path, max_batch_bytes=4)
-    coordinator = spout.get_coordinator({})
-    first = coordinator.initialize_transaction(1, None)
+    coordinator, first = begun(spout)
     write(path, b"1\n")
-    for one in (coordinator, spout.get_coordinator({})):
-        with pytest.raises(
-            ReplayMismatchError, match=f"{path} was read up to byte 4 and has 2 bytes now: it was truncated"
-        ):
-            one.initialize_transaction(2, first)
+    said = f"{path} was read up to byte 4 and has 2 bytes now: it was truncated"
+    refuse_both(spout, coordinator, first, ReplayMismatchError, said)
     write(path, b"5\n6\n7\n8\n")
-    for one in (coordinator, spout.get_coordinator({})):
-        with pytest.raises(
-            ReplayMismatchError, match=f"{path} was read up to byte 4, and the bytes before that are different"
-        ):
-            one.initialize_transaction(2, first)
+    said = f"{path} was read up to byte 4, and the bytes before that are different"
+    refuse_both(spout, coordinator, first, ReplayMismatchError, said)
 
 
 def test_an_error_while_a_batch_is_defined_loses_nothing(tmp_path: Path) -> None:
     path = write(tmp_path / "b", b"1\n2\n")
     spout = TextFileSpout(tmp_path)
-    coordinator = spout.get_coordinator({})
-    first = coordinator.initialize_transaction(1, None)
+    coordinator, first = begun(spout)
     write(tmp_path / "a", b"3\n")  # found before the file that raises
     write(path, b"1\n")
     for _ in range(2):
@@ -400,9 +385,6 @@ def test_files_that_the_topology_writes_itself_are_refused(
     with pytest.raises(SpoutError, match=f"has {tmp_path / refused} in it, where the topology itself writes"):
         run()
     return run(pattern="*.txt")
-
-
-# ---- files in another place ----------------------------------------------------------------------------------------------
 
 
 def place_changes(before: Path, after: Path, follow: bool = True) -> Definition | None:

@@ -1,7 +1,5 @@
 """TextFileSpout: whatever comes, grows and restarts, each line is in exactly one batch, and batches do not change."""
 
-from __future__ import annotations
-
 import pickle
 import tempfile
 from pathlib import Path

@@ -1,7 +1,5 @@
 """TextFileSpout: which lines are in which batch."""
 
-from __future__ import annotations
-
 import gzip
 import os
 import pickle
@@ -14,7 +12,7 @@ import pytest
 from spouts import TextFileSpout
 from spouts.files.file_coordinator import FileCoordinator
 from spouts.files.ranges import FileRange, cut
-from tests.spouts.reading import batches, definitions, is_plain, rows, rows_of
+from tests.spouts.reading import batches, begun, definitions, first_batch, is_plain, rows, rows_of
 from trident.spout import Definition, TransactionAttempt
 
 LONG_AGO = 1_000_000_000
@@ -89,8 +87,7 @@ def test_a_file_of_several_names_is_read_once_also_as_names_come_and_go(tmp_path
     path = write(tmp_path / "b", b"1\n")
     (tmp_path / "c").hardlink_to(path)
     spout = TextFileSpout([tmp_path, tmp_path / "b"], follow=follow, with_source=True)
-    coordinator = spout.get_coordinator({})
-    first = coordinator.initialize_transaction(1, None)
+    coordinator, first = begun(spout)
     assert rows_of(spout, coordinator, first) == [("1", str(path), 0)]
     if follow:
         (tmp_path / "a").hardlink_to(path)  # before it by path
@@ -185,8 +182,7 @@ def test_parts_have_about_equal_bytes_and_together_each_line_once(tmp_path: Path
             b"".join(b"%s %d " % (name.encode(), k) * random_.randrange(20) + b"\n" for k in range(40_000)),
         )
     spout = TextFileSpout(tmp_path, max_batch_bytes=1 << 30)
-    coordinator = spout.get_coordinator({})
-    (definition,) = definitions(coordinator)
+    coordinator, definition = first_batch(spout)
     parts = coordinator.parts(TransactionAttempt(1, 0), definition, parallelism)
     sizes = [sum(piece.end - piece.start for piece in part) for part in parts]
     assert len(parts) == parallelism
@@ -233,8 +229,7 @@ def test_small_batches_are_one_part(tmp_path: Path) -> None:
 def test_without_follow_nothing_is_looked_for_again(tmp_path: Path) -> None:
     write(tmp_path / "a", b"1\n")
     spout = TextFileSpout(tmp_path, follow=False)
-    coordinator = spout.get_coordinator({})
-    definition = coordinator.initialize_transaction(1, None)
+    coordinator, definition = begun(spout)
     write(tmp_path / "b", b"2\n")
     append(tmp_path / "a", b"3\n")
     assert rows_of(spout, coordinator, definition) == [("1",)]
@@ -244,8 +239,7 @@ def test_without_follow_nothing_is_looked_for_again(tmp_path: Path) -> None:
 def test_a_file_that_grows_while_it_is_read_gives_what_was_defined(tmp_path: Path) -> None:
     path = write(tmp_path / "a", b"".join(b"%d\n" % k for k in range(500_000)))
     spout = TextFileSpout(path)
-    coordinator = spout.get_coordinator({})
-    definition = coordinator.initialize_transaction(1, None)
+    coordinator, definition = begun(spout)
     found: list[Any] = []
     for part in coordinator.parts(TransactionAttempt(1, 0), definition, 2):
         for data in spout.get_emitter({}).emit(part):
@@ -261,8 +255,7 @@ def test_the_end_of_a_line_that_was_taken_without_is_no_line(tmp_path: Path) -> 
     for end in (b"\n", b"\r\n"):
         path = write(tmp_path / "a", b"1\n2")
         spout = TextFileSpout(path)
-        coordinator = spout.get_coordinator({})
-        definition = coordinator.initialize_transaction(1, None)
+        coordinator, definition = begun(spout)
         append(path, end)
         assert coordinator.initialize_transaction(2, definition) is None
         append(path, b"3\n")
@@ -300,8 +293,7 @@ def test_a_removed_file_that_was_not_read_is_passed_over(tmp_path: Path, caplog:
     for name in "abc":
         write(tmp_path / name, name.encode() + b"\n")
     spout = TextFileSpout(tmp_path, max_batch_bytes=2)
-    coordinator = spout.get_coordinator({})
-    first = coordinator.initialize_transaction(1, None)
+    coordinator, first = begun(spout)
     (tmp_path / "b").unlink()
     assert rows_of(spout, coordinator, coordinator.initialize_transaction(2, first)) == [("c",)]
     assert f"the file {tmp_path / 'b'} was removed: nothing of it was read" in caplog.text
@@ -312,8 +304,7 @@ def test_a_removed_file_is_forgotten_but_a_volume_that_is_not_mounted_is_not(tmp
     write(tmp_path / "logs" / "b", b"2\n")
     write(tmp_path / "volume" / "c", b"3\n")
     spout = TextFileSpout([tmp_path / "logs", tmp_path / "volume"])
-    coordinator = spout.get_coordinator({})
-    first = coordinator.initialize_transaction(1, None)
+    coordinator, first = begun(spout)
     (tmp_path / "logs" / "a").unlink()
     (tmp_path / "volume" / "c").unlink()
     write(tmp_path / "logs" / "d", b"4\n")

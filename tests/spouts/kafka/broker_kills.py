@@ -4,8 +4,6 @@ With two copies of each partition the other broker takes over, and the killed on
 copy its partitions are away until it is back.
 """
 
-from __future__ import annotations
-
 import random
 import threading
 import time

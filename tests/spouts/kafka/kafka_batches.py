@@ -1,7 +1,5 @@
 """Batches of a Kafka spout as a topology makes them: defined one after the other, read, and confirmed."""
 
-from __future__ import annotations
-
 import pickle
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Where reading begins is chosen once, written down before anything else, and kept: it does not move while nothing comes."""
 
-from __future__ import annotations
-
 import logging
 import re
 from datetime import UTC, datetime, timedelta
@@ -21,8 +19,7 @@ OLD, NEW = [b"old"] * 20, [b"new"] * 20
 def test_a_topic_that_is_added_begins_there_however_quiet_the_others_are(
     kafka_topics: Topics, kind: Kind, first_poll: Any
 ) -> None:
-    first, added = kafka_topics.create(), kafka_topics.create()
-    kafka_topics.produce(added, OLD)
+    first, added = kafka_topics.create(), kafka_topics.filled(OLD)
     with batches(kind(kafka_topics.bootstrap, first, first_poll=first_poll)) as made:
         assert made.rest() == []
         made.restart(kind(kafka_topics.bootstrap, [first, added], first_poll=first_poll))
@@ -39,9 +36,7 @@ def test_a_topic_that_is_added_begins_there_however_quiet_the_others_are(
 @BOTH
 def test_a_batch_that_says_where_a_topic_begins_has_no_records(kafka_topics: Topics, kind: Kind) -> None:
     """Otherwise an opaque spout would have to read the same ones again, whichever partitions are away."""
-    first, added = kafka_topics.create(), kafka_topics.create()
-    kafka_topics.produce(first, OLD)
-    kafka_topics.produce(added, OLD)
+    first, added = kafka_topics.filled(OLD), kafka_topics.filled(OLD)
     at_noon = datetime(2024, 5, 1, 12, tzinfo=UTC)
     with batches(kind(kafka_topics.bootstrap, [first, added], first_poll=at_noon)) as made:
         assert made.next() == []

@@ -1,7 +1,5 @@
 """Brokers that die or hang: the transactional spout waits and gives the same records, the opaque one goes on, both exactly."""
 
-from __future__ import annotations
-
 import logging
 import pickle
 import time
@@ -14,6 +12,7 @@ import pytest
 
 from spouts.kafka import OpaqueTridentKafkaSpout, TransactionalTridentKafkaSpout
 from states.memory import MemoryMapState
+from tests.harness.commands import until
 from tests.harness.kafka_servers import KafkaCluster, KafkaNode
 from tests.harness.kafka_topics import Record, Topics
 from tests.spouts.kafka.kafka_batches import Batches, batches
@@ -28,18 +27,18 @@ from trident.state import StateType
 def spread(kafka_cluster: KafkaCluster) -> str:
     """Return a topic of which each broker has one partition, without a copy, filled with 100 records each."""
     topics = Topics(kafka_cluster.bootstrap)
-    topic = topics.create(2, copies=1)
-    topics.produce(topic, [Record(b"%d" % n, partition=n % 2) for n in range(200)])
-    return topic
+    return topics.filled([Record(b"%d" % n, partition=n % 2) for n in range(200)], 2, copies=1)
 
 
 def killed(cluster: KafkaCluster, topic: str, partition: int) -> KafkaNode:
     """Kill the broker that has a partition; return it once the others know."""
     node = cluster.leader(topic, partition)
     node.kill()
-    admin, deadline = Topics(cluster.bootstrap).admin, time.monotonic() + 30
-    while admin.list_topics(topic, timeout=10).topics[topic].partitions[partition].leader >= 0:
-        assert time.monotonic() < deadline, "the broker that was killed still leads"
+    admin = Topics(cluster.bootstrap).admin
+    until(
+        lambda: admin.list_topics(topic, timeout=10).topics[topic].partitions[partition].leader < 0,
+        "the broker that was killed does not lead any more",
+    )
     return node
 
 
@@ -94,9 +93,6 @@ def test_a_transactional_spout_waits_for_a_partition_and_then_gives_the_same_rec
         check_epochs(made, kafka_cluster, spread)
 
 
-# ---- a broker that hangs keeps its connections ----------------------------------------------------------------------------
-
-
 Spout = type[OpaqueTridentKafkaSpout] | type[TransactionalTridentKafkaSpout]
 OPAQUE, TRANSACTIONAL = OpaqueTridentKafkaSpout, TransactionalTridentKafkaSpout
 WAITS = "no leader answers for partition {} of topic '{}'; waiting"
@@ -120,10 +116,9 @@ class Hanging:
 
     def wait(self, *partitions: int) -> None:
         """Wait until all records are counted, of these partitions."""
-        deadline = time.monotonic() + 30
-        while [(found := self.counted())[each] for each in partitions] != [self.wanted[each] for each in partitions]:
-            assert time.monotonic() < deadline, f"{found} of {self.wanted} records were counted"
-            time.sleep(0.05)
+        until(
+            lambda: all(self.counted()[each] == self.wanted[each] for each in partitions), f"{self.wanted} are counted"
+        )
 
     @contextmanager
     def hung(self, partition: int) -> Iterator[KafkaNode]:
@@ -178,10 +173,7 @@ def test_a_transactional_spout_waits_for_a_broker_that_hangs(
             before = made.counted()
             with made.hung(partition) as other:
                 made.produce(other.address, 1 - partition)
-                deadline = time.monotonic() + 30
-                while WAITS.format(partition, made.topic) not in caplog.text:
-                    assert time.monotonic() < deadline, "it does not say that it waits"
-                    time.sleep(0.05)
+                until(lambda: WAITS.format(partition, made.topic) in caplog.text, "it says that it waits")  # noqa: B023
                 assert made.counted() == before
             made.wait(0, 1)
 
@@ -200,8 +192,7 @@ def test_a_broker_that_does_not_know_yet_that_another_leads_is_not_believed(
     kafka_server: KafkaCluster, kind: Spout, on_data_loss: Literal["fail", "skip"]
 ) -> None:
     topics = Topics(kafka_server.bootstrap)
-    topic = topics.create(1)
-    topics.produce(topic, [Record(b"%d" % n) for n in range(10)])
+    topic = topics.filled([Record(b"%d" % n) for n in range(10)])
     with batches(kind(kafka_server.bootstrap, topic, on_data_loss=on_data_loss)) as made:
         assert len(made.until(10)) == 10
         ranges = made.definitions[-1]["topics"][topic]["ranges"]

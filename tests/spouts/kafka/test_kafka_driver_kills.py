@@ -1,7 +1,5 @@
 """Drivers and brokers that are killed at random moments: what was counted is what the topic itself says."""
 
-from __future__ import annotations
-
 import json
 import random
 import signal
@@ -21,7 +19,7 @@ from tests.harness.forked import ROOT, command_of
 from tests.harness.kafka_servers import KafkaCluster
 from tests.harness.kafka_topics import Record, Topics
 from tests.harness.servers import Server
-from tests.harness.topology_runs import QUICK, start
+from tests.harness.topology_runs import QUICK, run_all
 from tests.spouts.kafka.broker_kills import RECORDS, kill_a_broker
 from trident import TridentTopology, TridentTuple, open_state
 from trident.operations import ReducerAggregator, Sum
@@ -75,8 +73,7 @@ def count_the_ledger(life: dict[str, Any]) -> None:
             sys.stdout.write(f"{attempt.txid}\n")
             sys.stdout.flush()
 
-    with start(topology(life), life["engine"], say, log_dir=life["log_dir"]) as running:
-        running.process_all_available()
+    run_all(topology(life), life["engine"], observer=say, log_dir=life["log_dir"])
 
 
 class Audit(NamedTuple):

@@ -1,7 +1,5 @@
 """Brokers that are away, and records, partitions and topics that are gone: each is told by name, none is skipped in silence."""
 
-from __future__ import annotations
-
 import time
 from typing import Any, Literal
 
@@ -53,9 +51,7 @@ def test_an_unknown_setting_of_the_client_is_named(kafka_topics: Topics) -> None
 @pytest.fixture
 def hundred(kafka_topics: Topics) -> str:
     """Return a topic of a hundred records, which are their numbers."""
-    topic = kafka_topics.create()
-    kafka_topics.produce(topic, [b"%d" % n for n in range(100)])
-    return topic
+    return kafka_topics.filled([b"%d" % n for n in range(100)])
 
 
 def test_records_that_retention_deleted_before_they_were_read_are_told_or_skipped(
@@ -94,8 +90,7 @@ def test_a_replay_of_records_that_are_gone_is_refused_or_without_them(
 
 
 def test_a_topic_that_was_created_again_is_told_apart(kafka_topics: Topics) -> None:
-    topic = kafka_topics.create()
-    kafka_topics.produce(topic, [b"%d" % n for n in range(10)])
+    topic = kafka_topics.filled([b"%d" % n for n in range(10)])
     with batches(TransactionalTridentKafkaSpout(kafka_topics.bootstrap, topic, max_batch_records=5)) as made:
         made.next()
         second = made.define()
@@ -111,9 +106,7 @@ def test_a_topic_that_was_created_again_is_told_apart(kafka_topics: Topics) -> N
 
 
 def test_a_topic_that_was_deleted_is_told(kafka_topics: Topics) -> None:
-    topic, other = kafka_topics.create(), kafka_topics.create()
-    kafka_topics.produce(topic, [b"1"])
-    kafka_topics.produce(other, [b"2"])
+    topic, other = kafka_topics.filled([b"1"]), kafka_topics.filled([b"2"])
     spout = OpaqueTridentKafkaSpout(kafka_topics.bootstrap, [topic, other], refresh_s=0.001)
     with batches(spout) as made:
         assert len(made.rest()) == 2
@@ -127,8 +120,7 @@ def test_a_topic_that_was_deleted_is_told(kafka_topics: Topics) -> None:
 
 def test_a_topic_created_again_with_fewer_records_is_read_whole(kafka_topics: Topics) -> None:
     """The reader has asked for what came next in the old one, and hears only later that there is no such offset."""
-    topic = kafka_topics.create()
-    kafka_topics.produce(topic, [b"old"] * 10)
+    topic = kafka_topics.filled([b"old"] * 10)
     spout = TransactionalTridentKafkaSpout(kafka_topics.bootstrap, topic, on_data_loss="skip", refresh_s=0.001)
     with batches(spout) as made:
         assert len(made.rest()) == 10
@@ -138,9 +130,7 @@ def test_a_topic_created_again_with_fewer_records_is_read_whole(kafka_topics: To
 
 
 def test_a_defined_batch_of_a_topic_created_again_is_left_out_where_that_may_be(kafka_topics: Topics) -> None:
-    topic, other = kafka_topics.create(), kafka_topics.create()
-    for name in (topic, other):
-        kafka_topics.produce(name, [b"old"] * 10)
+    topic, other = kafka_topics.filled([b"old"] * 10), kafka_topics.filled([b"old"] * 10)
     spout = TransactionalTridentKafkaSpout(kafka_topics.bootstrap, [topic, other], on_data_loss="skip")
     with batches(spout) as made:
         defined = made.define()
@@ -184,8 +174,7 @@ def test_records_that_come_between_two_tries_hide_no_lost_end_from_the_second(
     kafka_topics: Topics, on_data_loss: Literal["fail", "skip"]
 ) -> None:
     """Of a broker that knows no epochs: offsets are all that is known."""
-    topic = kafka_topics.create()
-    kafka_topics.produce(topic, [b"%d" % n for n in range(20)])
+    topic = kafka_topics.filled([b"%d" % n for n in range(20)])
     with batches(OpaqueTridentKafkaSpout(kafka_topics.bootstrap, topic, on_data_loss=on_data_loss)) as made:
         made.next()
         ranges = made.definitions[0]["topics"][topic]["ranges"]

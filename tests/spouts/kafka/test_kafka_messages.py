@@ -1,7 +1,5 @@
 """Records of Kafka topics one by one: what is committed, which task reads what, where reading begins, what is refused."""
 
-from __future__ import annotations
-
 import json
 import re
 from datetime import UTC, datetime
@@ -10,13 +8,12 @@ from typing import Any
 import pytest
 
 from spouts import KafkaSpout
-from spouts import messages as message_spout
 from spouts.kafka import ByColumns, ByRecord, Json
 from tests.harness.kafka_proxy import COMMIT, LIST_OFFSETS, KafkaProxy
 from tests.harness.kafka_servers import KafkaCluster
 from tests.harness.kafka_topics import Record, Topics
 from tests.harness.servers import free_ports
-from tests.spouts.driving import Task
+from tests.spouts.driving import OPENED, Task
 from tests.spouts.places import FIELDS, KafkaPlace
 from trident.errors import ConfigError, SpoutError
 
@@ -26,13 +23,9 @@ def place(kafka_topics: Topics) -> KafkaPlace:
     return KafkaPlace(kafka_topics)
 
 
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(message_spout, "_START_S", 0.2)
-
-
 def _abandon(task: Task) -> None:
     """Let a task die: nothing more is committed."""
+    OPENED.remove(task)
     task.spout._opened._queue._release()
 
 
@@ -57,7 +50,6 @@ def test_only_what_lies_below_the_lowest_unacked_is_committed_and_nothing_comes_
     assert [values[0] for values, _ in taken] == ["w1", "w3", "w5"]
     again.spout.ack(taken[0][1])
     again.until(lambda: _offsets(place) == [3])
-    again.close()
 
 
 def test_how_often_a_record_failed_outlives_its_task(place: KafkaPlace) -> None:
@@ -98,7 +90,6 @@ def test_a_partition_waits_for_a_record_that_takes_too_long_and_others_go_on(kaf
     task.spout.ack((place.topic, 0, 0))
     rest = task.drain(lambda: _offsets(place)[0] == 10)
     assert [values[0] for values in rest] == [f"w{n}" for n in range(4, 10)]
-    task.close()
 
 
 def test_tasks_share_the_partitions_and_a_new_partition_is_found(kafka_topics: Topics) -> None:
@@ -114,8 +105,6 @@ def test_tasks_share_the_partitions_and_a_new_partition_is_found(kafka_topics: T
     tasks[0].until(lambda: tasks[1].spout.next_tuple() or any(each.collector.emitted for each in tasks))
     found = [values[0] for each in tasks for values, _ in each.collector.emitted]
     assert found == ["w3"]
-    for task in tasks:
-        task.close()
 
 
 def _all_of(task: Task) -> list[Any]:
@@ -134,7 +123,6 @@ def test_latest_begins_behind_what_is_there_but_a_later_partition_at_its_start(p
     place.fill([1], partition=1)
     again = Task(place.spout(first_poll="latest"))
     assert sorted(values[0] for values, _ in again.take(2)) == ["w1", "w3"]
-    again.close()
 
 
 def test_a_topic_found_later_begins_at_its_first_record_also_with_latest(
@@ -195,7 +183,6 @@ def test_a_datetime_begins_with_the_records_from_then_on(place: KafkaPlace) -> N
     place.topics.produce(place.topic, records)
     task = Task(place.spout(first_poll=datetime(1970, 1, 4, tzinfo=UTC)))
     assert [values[0] for values, _ in task.take(2)] == ["w3", "w4"]
-    task.close()
 
 
 def test_records_of_transactions_that_were_aborted_hold_up_nothing(place: KafkaPlace) -> None:
@@ -205,7 +192,6 @@ def test_records_of_transactions_that_were_aborted_hold_up_nothing(place: KafkaP
     task = Task(place.spout())
     seen = task.drain(lambda: place.left() == 0)
     assert [values[0] for values in seen] == ["w0", "w1"]
-    task.close()
 
 
 def test_a_topic_that_was_created_again_is_read_from_its_beginning(place: KafkaPlace) -> None:
@@ -217,7 +203,6 @@ def test_a_topic_that_was_created_again_is_read_from_its_beginning(place: KafkaP
     place.fill([7, 8, 9, 10])
     again = Task(place.spout())
     assert [values[0] for values, _ in again.take(4)] == ["w7", "w8", "w9", "w10"]
-    again.close()
 
 
 def test_a_topic_created_again_while_a_task_reads_it_loses_none_of_its_records(place: KafkaPlace) -> None:
@@ -231,7 +216,6 @@ def test_a_topic_created_again_while_a_task_reads_it_loses_none_of_its_records(p
     task.close()
     again = Task(place.spout())
     assert [values[0] for values, _ in again.take(10)] == [f"w{n}" for n in range(20, 30)]
-    again.close()
 
 
 def test_a_record_that_its_dead_letters_do_not_take_holds_up_no_other(place: KafkaPlace) -> None:
@@ -259,7 +243,6 @@ def test_records_that_were_deleted_before_they_were_read_are_refused_or_skipped(
         Task(place.spout())
     again = Task(place.spout(on_data_loss="skip"))
     assert [values[0] for values, _ in again.take(2)] == ["w3", "w4"]
-    again.close()
 
 
 def test_a_function_of_records_may_leave_some_out(place: KafkaPlace) -> None:
@@ -267,7 +250,6 @@ def test_a_function_of_records_may_leave_some_out(place: KafkaPlace) -> None:
     even = ByRecord("n: bigint", lambda record: (record.offset,) if record.offset % 2 == 0 else None)
     task = Task(place.spout(value=even))
     assert task.drain(lambda: place.left() == 0) == [(0,), (2,)]
-    task.close()
 
 
 @pytest.mark.long
@@ -289,7 +271,6 @@ def test_it_goes_on_after_a_restart_of_the_broker(kafka_server: KafkaCluster, pl
     seen = task.drain(lambda: work.position == 7 and task.spout.pending == 3 and _offsets(place) == [3])
     assert sorted(values[0] for values in seen) == ["w2", "w6"]
     assert len(task.errors) == 1
-    task.close()
 
 
 @pytest.mark.server

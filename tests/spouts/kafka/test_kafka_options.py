@@ -1,7 +1,5 @@
 """Options that make no sense are refused when the spout is made; secrets are never shown."""
 
-from __future__ import annotations
-
 import datetime
 import pickle
 import re

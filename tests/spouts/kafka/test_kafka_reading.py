@@ -1,7 +1,5 @@
 """Each record is in exactly one batch, in the order of its partition, and a replay has the same records."""
 
-from __future__ import annotations
-
 import datetime
 import re
 import time
@@ -14,7 +12,6 @@ from spouts.kafka.range_coordinator import BatchLimits
 from spouts.kafka.range_reader import READERS
 from tests.harness.kafka_topics import Record, Topics
 from tests.spouts.kafka.kafka_batches import BOTH, Batches, Kind, batches, spans
-from tests.spouts.reading import Row
 from trident.spout import Lag, SpoutType, TransactionAttempt
 
 
@@ -38,8 +35,7 @@ def test_the_spouts_say_what_they_promise() -> None:
 
 @BOTH
 def test_a_backlog_is_read_in_bounded_batches_each_record_once_and_in_order(kafka_topics: Topics, kind: Kind) -> None:
-    topic = kafka_topics.create(3)
-    kafka_topics.produce(topic, numbered(1000, 3))
+    topic = kafka_topics.filled(numbered(1000, 3), 3)
     with batches(kind(kafka_topics.bootstrap, topic, fields="partition, value", max_batch_records=150)) as made:
         found = []
         while (rows := made.next()) is not None:
@@ -52,8 +48,7 @@ def test_a_backlog_is_read_in_bounded_batches_each_record_once_and_in_order(kafk
 
 @BOTH
 def test_a_new_driver_goes_on_where_the_log_says_and_replays_the_same(kafka_topics: Topics, kind: Kind) -> None:
-    topic = kafka_topics.create(2)
-    kafka_topics.produce(topic, numbered(100, 2))
+    topic = kafka_topics.filled(numbered(100, 2), 2)
     with batches(kind(kafka_topics.bootstrap, topic, max_batch_records=40)) as made:
         first = made.next()
         second = made.define()
@@ -65,8 +60,7 @@ def test_a_new_driver_goes_on_where_the_log_says_and_replays_the_same(kafka_topi
 
 
 def test_parts_do_not_change_what_is_read(kafka_topics: Topics) -> None:
-    topic = kafka_topics.create(3)
-    kafka_topics.produce(topic, [Record(bytes(10_000), b"%d" % n, n % 3) for n in range(600)])
+    topic = kafka_topics.filled([Record(bytes(10_000), b"%d" % n, n % 3) for n in range(600)], 3)
     with batches(OpaqueTridentKafkaSpout(kafka_topics.bootstrap, topic, fields="partition, offset, key")) as made:
         definition = made.define()
         counts, read = set(), []
@@ -121,15 +115,11 @@ def test_records_of_an_open_transaction_wait_until_it_is_committed(kafka_topics:
     with batches(TransactionalTridentKafkaSpout(kafka_topics.bootstrap, topic)) as made:
         assert made.next() is None
         producer.commit_transaction(30)
-        deadline, found = time.monotonic() + 30, list[Row]()
-        while len(found) < 2 and time.monotonic() < deadline:  # the mark is written after the answer
-            found += made.rest()
-        assert found == [(b"in",), (b"behind",)]
+        assert made.until(2) == [(b"in",), (b"behind",)]  # the mark is written after the answer
 
 
 def test_partitions_that_are_added_are_read_from_their_first_record(kafka_topics: Topics) -> None:
-    topic = kafka_topics.create(2)
-    kafka_topics.produce(topic, numbered(10, 2))
+    topic = kafka_topics.filled(numbered(10, 2), 2)
     spout = TransactionalTridentKafkaSpout(kafka_topics.bootstrap, topic, first_poll="latest", refresh_s=0.001)
     with batches(spout) as made:
         assert made.next() == []  # where it begins is written down at once
@@ -155,8 +145,7 @@ def test_a_pattern_finds_topics_that_are_created_later(kafka_topics: Topics) -> 
 
 
 def test_assigned_partitions_are_the_only_ones(kafka_topics: Topics) -> None:
-    topic = kafka_topics.create(3)
-    kafka_topics.produce(topic, numbered(9, 3))
+    topic = kafka_topics.filled(numbered(9, 3), 3)
     with batches(OpaqueTridentKafkaSpout(kafka_topics.bootstrap, {topic: [0, 2]}, fields="partition")) as made:
         assert {partition for (partition,) in made.rest()} == {0, 2}
 
@@ -187,8 +176,7 @@ def test_the_first_poll_chooses_where_a_new_log_begins_and_no_later_one(kafka_to
 
 
 def test_offsets_are_committed_to_the_group_after_the_record(kafka_topics: Topics) -> None:
-    topic = kafka_topics.create()
-    kafka_topics.produce(topic, numbered(10))
+    topic = kafka_topics.filled(numbered(10))
     with batches(OpaqueTridentKafkaSpout(kafka_topics.bootstrap, topic, group_id="for-monitors-" + topic)) as made:
         definition = made.define()
         made.read(definition)
@@ -200,8 +188,7 @@ def test_offsets_are_committed_to_the_group_after_the_record(kafka_topics: Topic
 
 
 def test_lag_says_how_many_offsets_are_behind_a_batch(kafka_topics: Topics) -> None:
-    topic = kafka_topics.create(2)
-    kafka_topics.produce(topic, numbered(100, 2))
+    topic = kafka_topics.filled(numbered(100, 2), 2)
     with batches(OpaqueTridentKafkaSpout(kafka_topics.bootstrap, topic, max_batch_records=30)) as made:
         lags = []
         while (definition := made.define()) is not None:
@@ -210,8 +197,7 @@ def test_lag_says_how_many_offsets_are_behind_a_batch(kafka_topics: Topics) -> N
 
 
 def test_throttled_batches_are_smaller_and_never_empty(kafka_topics: Topics) -> None:
-    topic = kafka_topics.create()
-    kafka_topics.produce(topic, numbered(100))
+    topic = kafka_topics.filled(numbered(100))
     with batches(OpaqueTridentKafkaSpout(kafka_topics.bootstrap, topic, max_batch_records=40)) as made:
         made.coordinator.throttle(0.25)
         assert len(made.next() or []) == 10
@@ -222,8 +208,7 @@ def test_throttled_batches_are_smaller_and_never_empty(kafka_topics: Topics) -> 
 
 
 def test_bytes_bound_a_batch_by_the_size_of_records_at_its_beginning_and_end(kafka_topics: Topics) -> None:
-    topic = kafka_topics.create()
-    kafka_topics.produce(topic, [bytes(100)] * 1000 + [bytes(10_000)] * 1000)
+    topic = kafka_topics.filled([bytes(100)] * 1000 + [bytes(10_000)] * 1000)
     spout = OpaqueTridentKafkaSpout(kafka_topics.bootstrap, topic, max_batch_bytes=1_000_000)
     with batches(spout) as made:
         sizes = []
@@ -235,8 +220,7 @@ def test_bytes_bound_a_batch_by_the_size_of_records_at_its_beginning_and_end(kaf
 
 
 def test_consumers_stay_open_between_batches_and_are_closed_with_the_topology(kafka_topics: Topics) -> None:
-    topic = kafka_topics.create()
-    kafka_topics.produce(topic, numbered(10))
+    topic = kafka_topics.filled(numbered(10))
     before = len(READERS._idle)
     with batches(OpaqueTridentKafkaSpout(kafka_topics.bootstrap, topic, max_batch_records=5)) as made:
         made.rest()

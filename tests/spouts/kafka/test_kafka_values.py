@@ -1,7 +1,5 @@
 """What becomes of the values of records: text, JSON, Avro and functions; and of values that are none."""
 
-from __future__ import annotations
-
 import datetime
 import decimal
 import io
@@ -69,23 +67,11 @@ def test_json_has_the_types_that_spark_has() -> None:
 @pytest.mark.parametrize(
     "bad",
     [
-        b"",
-        b"5",
-        b"{",
-        b"[]",
-        b'{"amount": "x"}',
-        b'{"amount": 1.5}',
-        b'{"amount": 1}{"amount": 2}',
-        b'{"amount": 1}\n{"amount": 2}',
-        b'{"account": "\xff"}',
-        b'{"account": "\n"}',
-        b'{},"n":2',
-        b'{}},{"v":{}',
-        b'{"amount": 1},"more":2',
-        b'{"amount": 1},"more":{}',
-        b"null",
+        b"", b"5", b"{", b"[]", b'{"amount": "x"}', b'{"amount": 1.5}', b'{"amount": 1}{"amount": 2}',
+        b'{"amount": 1}\n{"amount": 2}', b'{"account": "\xff"}', b'{"account": "\n"}', b'{},"n":2', b'{}},{"v":{}',
+        b'{"amount": 1},"more":2', b'{"amount": 1},"more":{}', b"null",
     ],
-)
+)  # fmt: skip
 def test_a_value_that_is_no_json_is_found_wherever_it_is(bad: bytes) -> None:
     good = b'{"amount": 1}'
     for at in range(4):
@@ -382,8 +368,7 @@ def lengths(table: pa.Table) -> pa.Table:
 
 
 def test_a_function_of_each_record_says_what_is_emitted(kafka_topics: Topics) -> None:
-    topic = kafka_topics.create()
-    kafka_topics.produce(topic, [b"%d" % n for n in range(5)])
+    topic = kafka_topics.filled([b"%d" % n for n in range(5)])
     by_record = ByRecord("where: string, half: bigint", halved)
     with batches(OpaqueTridentKafkaSpout(kafka_topics.bootstrap, topic, value=by_record)) as made:
         assert made.rest() == [("topic/0", 0), ("topic/2", 1), ("topic/4", 2)]
@@ -421,8 +406,9 @@ def test_a_bad_value_is_named_by_its_offset_or_becomes_null(kafka_topics: Topics
 
 @pytest.mark.parametrize("ms", [1_700_000_000_000_000, 1_700_000_000_000_000_000], ids=["microseconds", "nanoseconds"])
 def test_a_timestamp_that_no_year_has_is_named_by_its_offset_or_becomes_null(kafka_topics: Topics, ms: int) -> None:
-    topic = kafka_topics.create(message_timestamp_after_max_ms=2**63 - 1)
-    kafka_topics.produce(topic, [written.Record(b"v", timestamp_ms=at) for at in (5000, ms, 6000)])
+    topic = kafka_topics.filled(
+        [written.Record(b"v", timestamp_ms=at) for at in (5000, ms, 6000)], message_timestamp_after_max_ms=2**63 - 1
+    )
     spout = OpaqueTridentKafkaSpout(kafka_topics.bootstrap, topic, fields="offset, timestamp")
     with batches(spout) as made, pytest.raises(SpoutError) as error:
         made.rest()

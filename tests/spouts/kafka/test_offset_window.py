@@ -1,7 +1,5 @@
 """Which offsets of a partition are done, against sets of single offsets; and what is committed beside them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from random import Random
@@ -148,9 +146,6 @@ def test_of_a_partition_cut_and_grown_again_nothing_behind_the_position_is_done(
     assert all(work.arrive(offset, 1) for offset in range(30, 35))  # and 35 is asked for
     assert positions.move(SPOT, work, None)
     assert [offset for offset in range(30, 40) if work.arrive(offset, 2)] == [*range(35, 40)]
-
-
-# ---- a broker that goes away while a position is given up -----------------------------------------------------------------
 
 
 class Taken:

@@ -3,8 +3,6 @@
 Nothing is simulated: a copy that has 20 records is made the leader after 60 were read, and is given 60 others.
 """
 
-from __future__ import annotations
-
 import copy
 import uuid
 from dataclasses import dataclass

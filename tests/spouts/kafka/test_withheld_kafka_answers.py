@@ -1,15 +1,11 @@
 """Answers of Kafka that come late, never, with an error or from another broker: no record is skipped without a word."""
 
-from __future__ import annotations
-
-import contextlib
 import datetime
 import itertools
 import struct
 import threading
-import time
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from functools import partial
 from typing import Any
 
@@ -20,6 +16,7 @@ from spouts import KafkaSpout
 from spouts import messages as message_spout
 from spouts.kafka import OpaqueTridentKafkaSpout, TransactionalTridentKafkaSpout, clients
 from states.memory import MemoryMapState
+from tests.harness.commands import until
 from tests.harness.kafka_proxy import (
     COMMIT,
     COORDINATOR,
@@ -36,11 +33,11 @@ from tests.harness.kafka_proxy import (
 from tests.harness.kafka_servers import KafkaCluster
 from tests.harness.kafka_topics import Record, Topics
 from tests.spouts.driving import Task
-from tests.spouts.kafka.kafka_batches import BOTH, Batches, Kind, batches
+from tests.spouts.kafka.kafka_batches import BOTH, Kind, batches
+from tests.spouts.reading import Life
 from trident import TridentTopology
 from trident.errors import SourceAwayError, SpoutError
 from trident.operations import Count
-from trident.spout import Definition
 
 NOON = datetime.datetime(2024, 5, 1, 12, tzinfo=datetime.UTC)
 QUICK = {"reconnect.backoff.max.ms": 100, "socket.timeout.ms": 2000}
@@ -50,11 +47,8 @@ NOON_MS = int(NOON.timestamp() * 1000)
 @pytest.fixture
 def proxy(kafka_server: KafkaCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[KafkaProxy]:
     monkeypatch.setattr(clients, "_ASK_S", 0.5)
-    made = KafkaProxy(kafka_server)
-    try:
-        yield made
-    finally:
-        made.close()
+    with closing(KafkaProxy(kafka_server)) as proxy:
+        yield proxy
 
 
 def numbered(start: int, end: int) -> list[Record]:
@@ -66,8 +60,7 @@ def numbered(start: int, end: int) -> list[Record]:
 def test_a_time_to_begin_at_that_is_not_answered_is_asked_for_again(
     kafka_topics: Topics, proxy: KafkaProxy, kind: Kind, caplog: pytest.LogCaptureFixture
 ) -> None:
-    topic = kafka_topics.create()
-    kafka_topics.produce(topic, numbered(0, 100))
+    topic = kafka_topics.filled(numbered(0, 100))
     with batches(kind(proxy.bootstrap, topic, first_poll=NOON)) as made:
         with proxy.rule("never", LIST_OFFSETS, only=partial(asks_for_time, ms=NOON_MS)) as rule:
             assert made.next() is None
@@ -82,8 +75,7 @@ def test_a_time_to_begin_at_that_is_not_answered_is_asked_for_again(
 def test_a_topology_does_not_say_that_all_is_processed_while_the_broker_is_silent(
     kafka_topics: Topics, proxy: KafkaProxy, kind: Kind
 ) -> None:
-    topic = kafka_topics.create()
-    kafka_topics.produce(topic, numbered(0, 100))
+    topic = kafka_topics.filled(numbered(0, 100))
     topology = TridentTopology("silent")
     spout = kind(proxy.bootstrap, topic)
     counts = topology.new_stream("records", spout).persistent_aggregate(MemoryMapState(), Count(), "count")
@@ -104,8 +96,7 @@ def test_a_topology_does_not_say_that_all_is_processed_while_the_broker_is_silen
 def test_a_topology_with_a_spout_of_messages_does_not_say_so_either(
     kafka_topics: Topics, proxy: KafkaProxy, withheld: int | None
 ) -> None:
-    topic = kafka_topics.create()
-    kafka_topics.produce(topic, numbered(0, 100))
+    topic = kafka_topics.filled(numbered(0, 100))
     topology = TridentTopology("silent")
     spout: Any = KafkaSpout(proxy.bootstrap, topic, group_id="group-" + topic, config=QUICK)
     counts = topology.new_stream("records", spout).persistent_aggregate(MemoryMapState(), Count(), "count")
@@ -125,8 +116,6 @@ def test_a_topology_with_a_spout_of_messages_does_not_say_so_either(
         assert running.state(counts).get() == 150
 
 
-# ---- every request, in every way, at every step -----------------------------------------------------------------------
-
 ASKED = {
     "offsets": LIST_OFFSETS, "topics": METADATA, "settings": SETTINGS, "coordinator": COORDINATOR,
     "group": OFFSETS_OF_GROUP, "epochs": EPOCH_END, "records": FETCH, "commit": COMMIT,
@@ -142,16 +131,12 @@ OLDER, FIRST, LATER = numbered(-20, 0), numbered(0, 50), numbered(50, 90)
 def pair(kafka_cluster: KafkaCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[KafkaProxy]:
     monkeypatch.setattr(clients, "_ASK_S", 0.4)
     monkeypatch.setattr(message_spout, "_START_S", 0.5)
-    made = KafkaProxy(kafka_cluster)
-    try:
-        yield made
-    finally:
-        made.close()
+    with closing(KafkaProxy(kafka_cluster)) as proxy:
+        yield proxy
 
 
 def test_a_silence_is_told_by_its_partition_also_if_no_broker_answers(kafka_topics: Topics, proxy: KafkaProxy) -> None:
-    topic = kafka_topics.create()
-    kafka_topics.produce(topic, numbered(0, 10))
+    topic = kafka_topics.filled(numbered(0, 10))
     spout = OpaqueTridentKafkaSpout(proxy.bootstrap, topic, partition_timeout_s=0.5, config=QUICK)
     with batches(spout) as made:
         defined = made.define()
@@ -174,8 +159,7 @@ def test_no_record_is_skipped_whatever_is_not_answered(
     kafka_cluster: KafkaCluster, pair: KafkaProxy, spout: str, asked: str, how: How, step: str
 ) -> None:
     topics = Topics(kafka_cluster.bootstrap)
-    topic = topics.create(copies=2)
-    topics.produce(topic, [*OLDER, *FIRST])
+    topic = topics.filled([*OLDER, *FIRST], copies=2)
     (found,) = topics.admin.describe_topics(TopicCollection([topic])).values()
     id_ = found.result(30).topic_id
     names = (
@@ -199,65 +183,50 @@ def test_no_record_is_skipped_whatever_is_not_answered(
         run.try_once()
     run.read(10)
     assert run.found == [b"%d" % n for n in range(100)]
-    run.close()
+    run.restart()
 
 
 class Reader:
     """Reads until all has come that is expected; what it has opened is opened again after an error or a restart."""
 
     def __init__(self) -> None:
-        self._opened: Any = None
         self._wanted = 0
         self.found: list[bytes] = []
 
     def try_once(self) -> None:
         raise NotImplementedError
 
+    def restart(self) -> None:
+        raise NotImplementedError
+
     def read(self, count: int) -> None:
         """Go on until so many more records than were expected before have come."""
         self._wanted += count
-        deadline = time.monotonic() + 60
-        while len(self.found) < self._wanted:
-            assert time.monotonic() < deadline, f"{len(self.found)} of {self._wanted} records"
+
+        def all_came() -> bool:
             self.try_once()
+            return len(self.found) >= self._wanted
 
-    def restart(self) -> None:
-        self.close()
-        self._opened = None
-
-    def close(self) -> None:
-        if self._opened is not None:
-            self._opened.close()
+        until(all_came, f"{self._wanted} records have come")
 
 
 class Ranges(Reader):
-    """Reads batches, each counted once it is read whole."""
+    """Reads batches, each counted once it is read whole; an error is said, so it is no silence."""
 
     def __init__(self, proxy: KafkaProxy, topic: str, kind: str) -> None:
         made = OpaqueTridentKafkaSpout if kind == "opaque" else TransactionalTridentKafkaSpout
-        self._spout = made(
+        self._life = Life(made(
             proxy.bootstrap, topic, first_poll=NOON, partition_timeout_s=1, refresh_s=0.05, group_id="group-" + topic,
             config=QUICK,
-        )  # fmt: skip
+        ))  # fmt: skip
         super().__init__()
-        self._left: Definition | None = None  # defined and not read
-        self._definitions: list[Definition] = []
 
     def try_once(self) -> None:
-        """Define a batch and read it, as far as that goes; an error is said, so it is no silence."""
-        with contextlib.suppress(SpoutError):
-            if self._opened is None:
-                self._opened = Batches(self._spout)
-                self._opened.definitions = self._definitions
-            made: Batches = self._opened
-            if self._left is None:
-                self._left = made.define()
-            if self._left is None:
-                return
-            rows = made.read(self._left)
-            made.coordinator.success(len(self._definitions), self._left)
-            self.found += [value for (value,) in rows]
-            self._left = None
+        self._life.step()
+        self.found = [value for (value,) in self._life.rows]
+
+    def restart(self) -> None:
+        self._life.restart()
 
 
 class Messages(Reader):
@@ -269,18 +238,23 @@ class Messages(Reader):
             config=QUICK,
         )  # fmt: skip
         super().__init__()
+        self._task: Task | None = None
+
+    def restart(self) -> None:
+        if self._task is not None:
+            self._task.close()
+        self._task = None
 
     def try_once(self) -> None:
         """Take what comes within some calls; a worker that ends is started again."""
         try:
-            if self._opened is None:
-                self._opened = Task(self._spout)
+            task = self._task = self._task or Task(self._spout)
             for _ in range(100):
-                self._opened.spout.next_tuple()
-                for (value,), id_ in self._opened.collector.emitted:
+                task.spout.next_tuple()
+                for (value,), id_ in task.collector.emitted:
                     if value not in self.found:
                         self.found.append(value)
-                    self._opened.spout.ack(id_)
-                self._opened.collector.emitted.clear()
+                    task.spout.ack(id_)
+                task.collector.emitted.clear()
         except SpoutError:
             self.restart()

@@ -1,7 +1,5 @@
 """What the tests of Redis Streams may use."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

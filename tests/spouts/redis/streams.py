@@ -1,7 +1,5 @@
 """What the tests of Redis Streams share: a client, filled streams, and batches as a driver would run them."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Iterable
 from typing import Any
@@ -9,14 +7,21 @@ from typing import Any
 import redis
 
 from tests.harness.servers import Server
+from tests.spouts.driving import OPENED
 from tests.spouts.reading import rows_of
 from trident.spout import Definition
 
 FIELDS = "word: string, n: bigint"
 
 
-def url_of(server: Server | int) -> str:
-    return f"redis://127.0.0.1:{server if isinstance(server, int) else server.port}/0"
+def url_of(server: Any) -> str:
+    """Return the address of a server, of that behind a client, or of a port."""
+    port = (
+        getattr(server, "port", server)
+        if not isinstance(server, redis.Redis)
+        else server.get_connection_kwargs()["port"]
+    )
+    return f"redis://127.0.0.1:{port}/0"
 
 
 def client_of(server: Server) -> Any:
@@ -39,6 +44,7 @@ class Batches:
     def __init__(self, spout: Any, previous: Definition | None = None, txid: int = 0) -> None:
         self.spout, self.previous, self.txid = spout, previous, txid
         self.coordinator = spout.get_coordinator({})
+        OPENED.append(self)
 
     def define(self) -> Definition | None:
         """Define the next batch, from a copy of the definition before, as a log would give it back."""
@@ -60,4 +66,5 @@ class Batches:
         self.coordinator.success(self.txid, definition)
 
     def close(self) -> None:
+        OPENED.remove(self)
         self.coordinator.close()

@@ -1,7 +1,5 @@
 """Entries of Redis Streams one by one: what Redis counts, who takes over what, and what is refused."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Iterator
@@ -13,11 +11,10 @@ from unittest.mock import Mock
 import pytest
 
 from spouts import RedisStreamRichSpout
-from spouts import messages as message_spout
 from spouts.redis.group_queue import GroupQueue, GroupReading
 from spouts.redis.stream_server import NOTHING
 from tests.harness.servers import Server, free_ports, start_redis
-from tests.spouts.driving import Task
+from tests.spouts.driving import OPENED, Task
 from tests.spouts.places import FIELDS, GROUP, RedisPlace
 from trident.errors import SourceAwayError, SpoutError
 
@@ -29,13 +26,9 @@ def place(redis_server: Server) -> Iterator[RedisPlace]:
     place.client.close()
 
 
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(message_spout, "_START_S", 0.2)
-
-
 def _abandon(task: Task) -> None:
     """Let a task die: its connection is gone, and nothing more is told to the queue."""
+    OPENED.remove(task)
     task.spout._opened._queue.close()
 
 
@@ -47,7 +40,6 @@ def test_the_same_task_takes_its_own_entries_up_again_at_once(place: RedisPlace)
     place.fill([3])
     again = Task(place.spout(claim_idle_s=600))
     assert [values[0] for values, _ in again.take(4)] == ["w0", "w1", "w2", "w3"]
-    again.close()
 
 
 @pytest.mark.long
@@ -65,7 +57,6 @@ def test_another_task_takes_over_only_what_has_been_idle_long_enough(place: Redi
     _abandon(living)
     assert len(other.take(2)) == 2
     assert taken
-    other.close()
 
 
 def test_how_often_an_entry_failed_outlives_its_task_whose_death_counts_too(place: RedisPlace) -> None:
@@ -127,7 +118,6 @@ def test_several_streams_take_turns_when_there_is_no_room_for_all(place: RedisPl
         seen.append(values[3])
         task.spout.ack(id_)
     assert sorted(seen) == streams
-    task.close()
 
 
 def test_a_deleted_group_ends_the_worker_and_a_restart_reads_again(place: RedisPlace) -> None:
@@ -140,7 +130,6 @@ def test_a_deleted_group_ends_the_worker_and_a_restart_reads_again(place: RedisP
     task.close()
     again = Task(place.spout())
     assert len(again.take(2)) == 2
-    again.close()
 
 
 @pytest.mark.server
@@ -268,4 +257,3 @@ def test_new_entries_whose_answer_was_lost_are_given_after_the_reconnection(plac
     task.spout.ack(first)
     assert [values[0] for values, _ in task.take(1)] == ["w2"]
     assert lost
-    task.close()

@@ -1,7 +1,5 @@
 """Drivers that are killed with SIGKILL: a queue counts exactly with the ids in an opaque state, and only so."""
 
-from __future__ import annotations
-
 import random
 import re
 import signal
@@ -84,8 +82,6 @@ def test_a_queue_whose_driver_is_killed_anywhere_counts_exactly(redis_server: Se
     assert found["counts"] == Counter(WORDS)
     assert kills >= 10
 
-
-# ---- the driver -----------------------------------------------------------------------------------------------------------
 
 PAGE = Path(__file__).parents[3] / "docs" / "spouts" / "redis-streams.md"
 

@@ -1,12 +1,11 @@
 """Ranges of Redis Streams as a source: which entries are in which batch, lost writes, and answers that do not come."""
 
-from __future__ import annotations
-
 import logging
 import subprocess
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -29,16 +28,14 @@ from trident.spout import SpoutType
 pytestmark = pytest.mark.server
 
 
-def spout_of(server: Server, streams: Any = "s", fields: str = FIELDS, **options: Any) -> TransactionalRedisStreamSpout:
+def spout_of(server: Any, streams: Any = "s", fields: str = FIELDS, **options: Any) -> TransactionalRedisStreamSpout:
     return TransactionalRedisStreamSpout(url_of(server), streams, fields, **options)
 
 
-def test_batches_are_bounded_in_order_and_complete_and_have_typed_fields_and_ids(
-    redis_server: Server, client: Any
-) -> None:
+def test_batches_are_bounded_in_order_and_complete_and_have_typed_fields_and_ids(client: Any) -> None:
     fill(client, range(1, 8))
     client.xadd("s", {"word": "no n", "other": "x"}, id="8-3")
-    spout = spout_of(redis_server, max_entries=3)
+    spout = spout_of(client, max_entries=3)
     assert (spout.spout_type, str(spout.get_output_fields())) == (
         SpoutType.TRANSACTIONAL,
         "word: string, n: bigint, id: string",
@@ -48,82 +45,71 @@ def test_batches_are_bounded_in_order_and_complete_and_have_typed_fields_and_ids
     assert numbers(rows) == [[1, 2, 3], [4, 5, 6], [7, None]]
     assert (rows[0][0], rows[2][1]) == (("w1", 1, "1-0"), ("no n", None, "8-3"))
     assert is_plain(batches.previous)
-    batches.close()
 
 
-def test_a_replay_has_the_same_entries_whatever_was_added_and_however_it_is_cut(
-    redis_server: Server, client: Any
-) -> None:
+def test_a_replay_has_the_same_entries_whatever_was_added_and_however_it_is_cut(client: Any) -> None:
     fill(client, range(1, 4_501))
-    batches = Batches(spout_of(redis_server, max_entries=4_000))
+    batches = Batches(spout_of(client, max_entries=4_000))
     first = batches.define()
     fill(client, range(4_501, 4_600))
     for parallelism in (1, 2, 3, 16):
-        again = Batches(spout_of(redis_server), None)  # another driver, on the logged definition
+        again = Batches(spout_of(client), None)  # another driver, on the logged definition
         assert [row[1] for row in again.rows(first, parallelism)] == list(range(1, 4_001))
         assert len(again.coordinator.parts((1, 0), first, parallelism)) == {1: 1, 2: 2, 3: 2, 16: 4}[parallelism]
         again.close()
     batches.commit(first)
     assert [row[1] for batch in batches.run() for row in batch] == list(range(4_001, 4_600))
-    batches.close()
 
 
-def test_several_streams_share_a_batch_and_rows_say_of_which_they_are(redis_server: Server, client: Any) -> None:
+def test_several_streams_share_a_batch_and_rows_say_of_which_they_are(client: Any) -> None:
     fill(client, range(1, 4), "a")
     fill(client, range(1, 3), "b")
-    batches = Batches(spout_of(redis_server, ["a", "b"], max_entries=4))
+    batches = Batches(spout_of(client, ["a", "b"], max_entries=4))
     assert [[(row[3], row[1]) for row in batch] for batch in batches.run()] == [
         [("a", 1), ("a", 2), ("b", 1), ("b", 2)],
         [("a", 3)],
     ]
-    batches.close()
 
 
 @pytest.mark.parametrize(("first", "expected"), [("0", [1, 2, 3, 4]), ("2-0", [3, 4]), ("2", [3, 4]), ("$", [4])])
-def test_the_first_batch_begins_where_it_is_told(
-    redis_server: Server, client: Any, first: str, expected: list[int]
-) -> None:
+def test_the_first_batch_begins_where_it_is_told(client: Any, first: str, expected: list[int]) -> None:
     fill(client, [1, 2, 3])
-    batches = Batches(spout_of(redis_server, first=first))
+    batches = Batches(spout_of(client, first=first))
     found = batches.run()
     batches.close()
     fill(client, [4])  # while no driver runs
     again = Batches(batches.spout, batches.previous, batches.txid)
     assert [row[1] for batch in found + again.run() for row in batch] == expected
-    again.close()
 
 
-def test_a_stream_that_is_not_there_yet_loses_nothing_with_only_new_entries(redis_server: Server, client: Any) -> None:
-    batches = Batches(spout_of(redis_server, first="$"))
+def test_a_stream_that_is_not_there_yet_loses_nothing_with_only_new_entries(client: Any) -> None:
+    batches = Batches(spout_of(client, first="$"))
     assert batches.run() == [[]]
     batches.close()
     fill(client, [1, 2])
     again = Batches(batches.spout, batches.previous, batches.txid)
     assert numbers(again.run()) == [[1, 2]]
-    again.close()
 
 
 @pytest.mark.parametrize("is_there", [True, False])
-def test_a_stream_added_for_new_entries_begins_there_however_quiet_the_others(
-    redis_server: Server, client: Any, is_there: bool
-) -> None:
+def test_a_stream_added_for_new_entries_begins_there_however_quiet_the_others(client: Any, is_there: bool) -> None:
     fill(client, range(1, 4), "a")
-    batches = Batches(spout_of(redis_server, ["a"], with_stream=True))
+    batches = Batches(spout_of(client, ["a"], with_stream=True))
     batches.run()
     batches.close()
     if is_there:
         fill(client, range(1, 4), "b")
     for entries, found in ((range(4, 14), []), (range(14, 24), [*range(4, 14)]), ((), [*range(14, 24)])):
-        batches = Batches(spout_of(redis_server, ["a", "b"], first="$"), batches.previous, batches.txid)
+        batches = Batches(spout_of(client, ["a", "b"], first="$"), batches.previous, batches.txid)
         assert numbers(batches.run()) == [found]  # an empty batch keeps the place
         assert batches.define() is None
         batches.close()
         fill(client, entries, "b")  # while no driver runs
 
 
-def test_lag_size_and_throttle(redis_server: Server, client: Any) -> None:
+def test_lag_size_and_throttle(client: Any) -> None:
     fill(client, range(1, 11))
-    batches = Batches(spout_of(redis_server, max_entries=4))
+    batches = Batches(spout_of(client, max_entries=4))
     batches.coordinator.throttle(0.5)
     first = batches.define()
     assert [row[1] for row in batches.rows(first)] == [1, 2]
@@ -134,20 +120,15 @@ def test_lag_size_and_throttle(redis_server: Server, client: Any) -> None:
     assert batches.coordinator.lag(first) == (8, "records")
     batches.commit(second)
     assert batches.coordinator.lag(second) == (4, "records")
-    batches.close()
 
 
-# ---- entries that are gone -----------------------------------------------------------------------------------------------
-
-
-def test_entries_that_are_trimmed_before_their_batch_is_read_end_it(redis_server: Server, client: Any) -> None:
+def test_entries_that_are_trimmed_before_their_batch_is_read_end_it(client: Any) -> None:
     fill(client, range(1, 11))
-    batches = Batches(spout_of(redis_server))
+    batches = Batches(spout_of(client))
     definition = batches.define()
     client.xtrim("s", minid="4-0", approximate=False)
     with pytest.raises(ReplayMismatchError, match=r"has 10 entries of the stream 's'.* has 7 of them now"):
         batches.rows(definition)
-    batches.close()
 
 
 def trimmed_behind(client: Any, batches: Batches) -> None:
@@ -159,30 +140,28 @@ def trimmed_behind(client: Any, batches: Batches) -> None:
 
 
 def test_entries_that_were_never_read_are_missed_and_skipped_only_on_demand(
-    redis_server: Server, client: Any, caplog: pytest.LogCaptureFixture
+    client: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    batches = Batches(spout_of(redis_server, max_entries=4))
+    batches = Batches(spout_of(client, max_entries=4))
     trimmed_behind(client, batches)
     for _ in range(2):  # also when it is tried again
         with pytest.raises(SpoutError, match="2 entries of the stream 's' on Redis .*, behind 4-0, were trimmed"):
             batches.define()
     batches.close()
     caplog.clear()  # before the stream was there, that was a warning
-    skipping = Batches(spout_of(redis_server, max_entries=4, lost_entries="skip"), batches.previous, batches.txid)
+    skipping = Batches(spout_of(client, max_entries=4, lost_entries="skip"), batches.previous, batches.txid)
     assert numbers(skipping.run()) == [[7, 8, 9, 10]]
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
     assert "they are skipped" in caplog.text
-    skipping.close()
 
 
-def test_a_stream_that_is_trimmed_whole_before_it_was_read_is_missed(redis_server: Server, client: Any) -> None:
-    batches = Batches(spout_of(redis_server, max_entries=4))
+def test_a_stream_that_is_trimmed_whole_before_it_was_read_is_missed(client: Any) -> None:
+    batches = Batches(spout_of(client, max_entries=4))
     fill(client, range(1, 11))
     batches.commit(batches.define())
     client.xtrim("s", maxlen=0)
     with pytest.raises(SpoutError, match="6 entries of the stream 's'"):
         batches.define()
-    batches.close()
 
 
 @pytest.mark.parametrize(
@@ -193,54 +172,46 @@ def test_a_stream_that_is_trimmed_whole_before_it_was_read_is_missed(redis_serve
         (range(11, 13), r"was read up to entry 4-0, and is another stream now \(its last entry is 12-0\)"),
     ],
 )
-def test_a_stream_that_was_deleted_or_made_again_is_found(
-    redis_server: Server, client: Any, new: Any, said: str
-) -> None:
-    batches = Batches(spout_of(redis_server, max_entries=4))
+def test_a_stream_that_was_deleted_or_made_again_is_found(client: Any, new: Any, said: str) -> None:
+    batches = Batches(spout_of(client, max_entries=4))
     fill(client, range(1, 5))
     batches.commit(batches.define())
     client.delete("s")
     fill(client, new)
     with pytest.raises(SpoutError, match=said):
         batches.define()
-    batches.close()
 
 
-# ---- what cannot be read --------------------------------------------------------------------------------------------------
-
-
-def test_a_stream_that_was_read_under_another_key_is_not_counted_again(redis_server: Server, client: Any) -> None:
+def test_a_stream_that_was_read_under_another_key_is_not_counted_again(client: Any) -> None:
     fill(client, range(1, 5))
     fill(client, range(11, 15), "other")
-    before = Batches(spout_of(redis_server, with_stream=False))
+    before = Batches(spout_of(client, with_stream=False))
     assert numbers(before.run()) == [[1, 2, 3, 4]]
     fill(client, [5])
     client.rename("s", "renamed")
     with pytest.raises(SpoutError, match=r"'renamed' .* was read as 's' up to entry 4-0.* Give it that key again"):
-        Batches(spout_of(redis_server, "renamed", with_stream=False), before.previous, before.txid).define()
-    other = Batches(spout_of(redis_server, "other", with_stream=False), before.previous, before.txid)
+        Batches(spout_of(client, "renamed", with_stream=False), before.previous, before.txid).define()
+    other = Batches(spout_of(client, "other", with_stream=False), before.previous, before.txid)
     assert numbers(other.run()) == [[11, 12, 13, 14]]
     client.rename("renamed", "s")
-    assert numbers(Batches(spout_of(redis_server, with_stream=False), other.previous, other.txid).run()) == [[5]]
+    assert numbers(Batches(spout_of(client, with_stream=False), other.previous, other.txid).run()) == [[5]]
 
 
-def test_a_value_of_another_type_is_named_with_its_entry(redis_server: Server, client: Any) -> None:
+def test_a_value_of_another_type_is_named_with_its_entry(client: Any) -> None:
     fill(client, [1, 2])
     client.xadd("s", {"word": "x", "n": "seven"}, id="3-0")
-    batches = Batches(spout_of(redis_server))
+    batches = Batches(spout_of(client))
     said = "entry 3-0 of the stream 's': the value b'seven' of field 'n' is not int64. Declare the field as 'n: binary'"
     with pytest.raises(SpoutError, match=said):
         batches.rows(batches.define())
-    batches.close()
 
 
 @pytest.mark.parametrize(("type_", "raw"), [("tinyint", "0xFF"), ("double", "1e400"), ("float", "1e-50")])
-def test_a_number_is_not_bent(redis_server: Server, client: Any, type_: str, raw: str) -> None:
+def test_a_number_is_not_bent(client: Any, type_: str, raw: str) -> None:
     client.xadd("s", {"n": raw}, id="1-0")
-    batches = Batches(spout_of(redis_server, fields=f"n: {type_}"))
+    batches = Batches(spout_of(client, fields=f"n: {type_}"))
     with pytest.raises(SpoutError, match=f"the value b'{raw}' of field 'n' is not "):
         batches.rows(batches.define())
-    batches.close()
 
 
 @pytest.mark.parametrize(
@@ -254,44 +225,33 @@ def test_a_number_is_not_bent(redis_server: Server, client: Any, type_: str, raw
         ("date", b"2026-01-31", date(2026, 1, 31)),
     ],
 )
-def test_values_get_the_types_of_their_fields(
-    redis_server: Server, client: Any, type_: str, raw: bytes, value: Any
-) -> None:
+def test_values_get_the_types_of_their_fields(client: Any, type_: str, raw: bytes, value: Any) -> None:
     client.xadd("s", {"x": raw}, id="1-0")
-    batches = Batches(spout_of(redis_server, fields=f"x: {type_}"))
+    batches = Batches(spout_of(client, fields=f"x: {type_}"))
     assert batches.run() == [[(value, "1-0")]]
-    batches.close()
 
 
 @pytest.mark.parametrize(
-    ("arguments", "options", "said"),
+    ("given", "said"),
     [
-        (("http://x", "s", FIELDS), {}, "starts with 'http'"),
-        (("redis://x", [], FIELDS), {}, "give the name of a stream"),
-        (("redis://x", "s", "word"), {}, "the field 'word' has no type"),
-        (("redis://x", "s", "id: string"), {}, "the field 'id' is the spout's own"),
-        (("redis://x", "s", "x: array<string>"), {}, "values in Redis are bytes"),
-        (("redis://x", "s", FIELDS), {"first": "now"}, "first='now': give"),
-        (("redis://x", "s", FIELDS), {"first": "1-0\n"}, "first='1-0.n': give"),
-        (("redis://x", "s", FIELDS), {"first": "٣"}, "first='٣': give"),
-        (("redis://x", "s", FIELDS), {"first": f"0-{1 << 64}"}, "first='0-18446744073709551616': give"),
-        (
-            ("redis://x", "s", FIELDS),
-            {"max_entries": float("inf")},
-            "max_entries=inf of .*Spout: give a whole number of at least 1",
-        ),
-        (("redis://x", "s", FIELDS), {"max_entries": 0}, "max_entries=0 of .*Spout: give a whole number of at least 1"),
-        (
-            ("redis://x", "s", FIELDS),
-            {"lost_entries": "ignore"},
-            "lost_entries='ignore' of .*Spout: give 'refuse' or 'skip'",
-        ),
-        (("redis://x", "s", FIELDS), {"tls_ca_file": "ca.pem"}, "TLS options and no TLS"),
+        ({"url": "http://x"}, "starts with 'http'"),
+        ({"streams": []}, "give the name of a stream"),
+        ({"fields": "word"}, "the field 'word' has no type"),
+        ({"fields": "id: string"}, "the field 'id' is the spout's own"),
+        ({"fields": "x: array<string>"}, "values in Redis are bytes"),
+        ({"first": "now"}, "first='now': give"),
+        ({"first": "1-0\n"}, "first='1-0.n': give"),
+        ({"first": "٣"}, "first='٣': give"),
+        ({"first": f"0-{1 << 64}"}, "first='0-18446744073709551616': give"),
+        ({"max_entries": float("inf")}, "max_entries=inf of .*Spout: give a whole number of at least 1"),
+        ({"max_entries": 0}, "max_entries=0 of .*Spout: give a whole number of at least 1"),
+        ({"lost_entries": "ignore"}, "lost_entries='ignore' of .*Spout: give 'refuse' or 'skip'"),
+        ({"tls_ca_file": "ca.pem"}, "TLS options and no TLS"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_at_once(arguments: Any, options: Any, said: str) -> None:
+def test_what_cannot_be_meant_is_refused_at_once(given: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        TransactionalRedisStreamSpout(*arguments, **options)
+        TransactionalRedisStreamSpout(**{"url": "redis://x", "streams": "s", "fields": FIELDS, **given})
 
 
 def test_a_stream_that_is_not_there_yet_is_named_in_a_warning(
@@ -306,10 +266,10 @@ def test_a_stream_that_is_not_there_yet_is_named_in_a_warning(
     ]
 
 
-def test_a_key_that_is_no_stream_and_an_absent_server_are_named_at_the_start(redis_server: Server, client: Any) -> None:
+def test_a_key_that_is_no_stream_and_an_absent_server_are_named_at_the_start(client: Any) -> None:
     client.set("s", 1)
     with pytest.raises(SpoutError, match="the key 's' on Redis 127.0.0.1:.* is a string and not a stream"):
-        spout_of(redis_server).get_coordinator({})
+        spout_of(client).get_coordinator({})
     with pytest.raises(
         SpoutError, match=r"looking for the stream 's' on Redis 127.0.0.1:1: .*is the server up"
     ) as found:
@@ -317,16 +277,15 @@ def test_a_key_that_is_no_stream_and_an_absent_server_are_named_at_the_start(red
     assert "secret" not in str(found.value)
 
 
-def test_a_password_is_needed_named_and_never_shown(redis_server: Server, client: Any) -> None:
-    server = redis_server
+def test_a_password_is_needed_named_and_never_shown(client: Any) -> None:
     client.config_set("requirepass", "geheim")
     try:
         with pytest.raises(SpoutError, match="the server asks for a password|check user and password"):
-            spout_of(server).get_coordinator({})
+            spout_of(client).get_coordinator({})
         with pytest.raises(SpoutError, match="check user and password") as wrong:
-            spout_of(server, password="falsch").get_coordinator({})
+            spout_of(client, password="falsch").get_coordinator({})
         assert "falsch" not in str(wrong.value)
-        right = spout_of(server, password="geheim")
+        right = spout_of(client, password="geheim")
         right.get_coordinator({}).close()
         assert "geheim" not in repr(right._options)
     finally:
@@ -352,9 +311,6 @@ def test_tls_is_used_and_verified(tmp_path: Path) -> None:
             TransactionalRedisStreamSpout(f"redis://127.0.0.1:{port}", "s", FIELDS, tls=True).get_coordinator({})
     finally:
         server.stop()
-
-
-# ---- a server that is away ------------------------------------------------------------------------------------------------
 
 
 def test_a_server_that_is_killed_and_comes_back_with_its_data_is_waited_for(
@@ -386,25 +342,16 @@ def test_a_server_that_is_killed_and_comes_back_with_its_data_is_waited_for(
         server.stop()
 
 
-def test_a_topology_counts_each_entry_once_with_the_workers_reading(
-    redis_server: Server, client: Any, engine: str
-) -> None:
+def test_a_topology_counts_each_entry_once_with_the_workers_reading(client: Any, engine: str) -> None:
     fill(client, range(1, 2_501))
     topology = TridentTopology("t")
-    words = topology.new_stream("words", spout_of(redis_server, max_entries=2_000)).parallelism_hint(2)
+    words = topology.new_stream("words", spout_of(client, max_entries=2_000)).parallelism_hint(2)
     state = words.group_by("n").persistent_aggregate(MemoryMapState(), Count(), "count")
     with start(topology, engine) as running:
         running.process_all_available()
         assert running.state(state).multi_get(range(1, 2_502)) == [1] * 2_500 + [None]
         assert running.status["sources"][0]["lag"] == {"amount": 0, "unit": "records"}
         assert running.txid == 2
-
-
-# ---- a server that lost its last writes, or whose clock is behind ----------------------------------------------------
-
-
-def ranged(server: Server, **options: Any) -> TransactionalRedisStreamSpout:
-    return TransactionalRedisStreamSpout(url_of(server), "s", FIELDS, **options)
 
 
 @pytest.fixture
@@ -422,7 +369,7 @@ def saved(tmp_path: Any) -> Iterator[tuple[Server, Callable[[], None]]]:
 
 def read_in_part(server: Server, client: Any, read: int, saved: int) -> Batches:
     """Have entries 1 to `read` read, and only those up to `saved` kept by a crash."""
-    batches = Batches(ranged(server))
+    batches = Batches(spout_of(server))
     fill(client, range(1, saved + 1))
     client.save()
     fill(client, range(saved + 1, read + 1))
@@ -459,13 +406,12 @@ def test_new_entries_of_a_server_that_lost_its_last_writes_are_not_skipped(
         batches = Batches(batches.spout, batches.previous, batches.txid)
     with pytest.raises(SpoutError, match=ANOTHER):
         batches.define()
-    batches.close()
 
 
 @pytest.mark.parametrize("gone", ["deleted", "trimmed", "trimmed whole", "deleted one by one", "nothing"])
-def test_what_was_read_may_be_deleted_or_trimmed(redis_server: Server, client: Any, gone: str) -> None:
+def test_what_was_read_may_be_deleted_or_trimmed(client: Any, gone: str) -> None:
     fill(client, range(1, 11))
-    batches = Batches(ranged(redis_server))
+    batches = Batches(spout_of(client))
     batches.run()
     if gone == "deleted":
         client.xdel("s", "10-0")
@@ -475,20 +421,18 @@ def test_what_was_read_may_be_deleted_or_trimmed(redis_server: Server, client: A
         client.xtrim("s", maxlen=0 if gone == "trimmed whole" else 1, approximate=False)
     fill(client, range(11, 14))
     assert numbers(batches.run()) == [[11, 12, 13]]
-    batches.close()
 
 
-def test_a_position_that_no_entry_has_is_no_loss(redis_server: Server, client: Any) -> None:
+def test_a_position_that_no_entry_has_is_no_loss(client: Any) -> None:
     fill(client, [1, 3])
-    batches = Batches(ranged(redis_server, first="2-0", max_entries=1))
+    batches = Batches(spout_of(client, first="2-0", max_entries=1))
     assert numbers(batches.run()) == [[3]]
     batches.close()
     client.xdel("s", "3-0")
-    newest = Batches(ranged(redis_server, first="$"))
+    newest = Batches(spout_of(client, first="$"))
     assert newest.run() == [[]]
     fill(client, [4])
     assert numbers(newest.run()) == [[4]]
-    newest.close()
 
 
 def test_a_replay_that_finds_as_many_other_entries_is_refused(saved: tuple[Server, Callable[[], None]]) -> None:
@@ -497,7 +441,7 @@ def test_a_replay_that_finds_as_many_other_entries_is_refused(saved: tuple[Serve
         fill(client, range(1, 7))
         client.save()
         fill(client, range(7, 21))
-    batches = Batches(ranged(server))
+    batches = Batches(spout_of(server))
     definition = batches.define()
     crash()
     with client_of(server) as client:
@@ -505,15 +449,12 @@ def test_a_replay_that_finds_as_many_other_entries_is_refused(saved: tuple[Serve
             client.xadd("s", {"word": "new", "n": 100}, id=f"6-{number}")
     with pytest.raises(ReplayMismatchError, match="the batch has 20 entries of the stream 's', behind 0-0 up to 20-0"):
         batches.rows(definition)
-    batches.close()
 
 
 @pytest.mark.parametrize("read_before", [True, False])
-def test_an_entry_deleted_by_its_id_is_missed_only_where_none_read_is_left(
-    redis_server: Server, client: Any, read_before: bool
-) -> None:
+def test_an_entry_deleted_by_its_id_is_missed_only_where_none_read_is_left(client: Any, read_before: bool) -> None:
     fill(client, range(1, 6))
-    batches = Batches(ranged(redis_server, max_entries=2))
+    batches = Batches(spout_of(client, max_entries=2))
     batches.commit(batches.define())
     client.xdel("s", "4-0", *(() if read_before else ("1-0", "2-0")))
     if read_before:
@@ -521,10 +462,6 @@ def test_an_entry_deleted_by_its_id_is_missed_only_where_none_read_is_left(
     else:
         with pytest.raises(SpoutError, match="1 entries of the stream 's'.*were trimmed or deleted before a batch had"):
             batches.run()
-    batches.close()
-
-
-# ---- answers that do not come ----------------------------------------------------------------------------------------
 
 
 QUICK: dict[str, Any] = {"timeout_s": 0.15, "connect_timeout_s": 2.0, "retries": 0, "max_entries": 4}
@@ -533,9 +470,8 @@ AWAY = b"-LOADING Redis is loading the dataset in memory\r\n"
 
 @pytest.fixture
 def proxy(redis_server: Server) -> Iterator[Withheld]:
-    proxy = Withheld(redis_server.port, AWAY)
-    yield proxy
-    proxy.close()
+    with closing(Withheld(redis_server.port, AWAY)) as proxy:
+        yield proxy
 
 
 def withheld_spout(port: int, first: str) -> Any:

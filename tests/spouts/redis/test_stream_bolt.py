@@ -1,7 +1,5 @@
 """From bolts over a Redis stream into a Trident topology."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ import redis
 from spouts import RedisStreamBolt, TransactionalRedisStreamSpout
 from states.memory import MemoryMapState
 from tests.harness.servers import Server
+from tests.harness.topology_runs import run_all
 from trident import TridentTopology
 from trident.errors import ConfigError
 from trident.operations import Count
@@ -40,9 +39,8 @@ def test_a_trident_stream_goes_on_over_the_queue_of_a_bolt_topology(redis_server
         "words", TransactionalRedisStreamSpout(url, stream, "word: string, n: bigint, ok: boolean")
     )
     read.group_by("word", "ok").persistent_aggregate(MemoryMapState(), Count(), "count")
-    with topology.start(engine="in_process", log_dir=str(tmp_path)) as running:
-        running.process_all_available()
-        found = {tuple(row[:2]): row[2] for row in running.state("count").get_tuples()}
+    running = run_all(topology, "in_process", log_dir=str(tmp_path))
+    found = {tuple(row[:2]): row[2] for row in running.state("count").get_tuples()}
     assert found == Counter((word, at % 2 == 0) for at, word in enumerate(WORDS))
 
 

@@ -1,7 +1,5 @@
 """Spouts of rows that are given: fed, fixed, and by the clock."""
 
-from __future__ import annotations
-
 import datetime
 import decimal
 import gc
@@ -10,6 +8,7 @@ import pickle
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from itertools import islice
 from threading import Event, Thread
 from typing import Any
@@ -21,14 +20,14 @@ from hypothesis import strategies as st
 
 from spouts import FeederBatchSpout, FixedBatchSpout, RateSpout
 from spouts.rows.rate import RowSchedule
-from tests.spouts.reading import definitions, is_plain, rows_of
+from tests.spouts.reading import begun, definitions, is_plain, rows_of
 from trident.arrow import schema_of
 from trident.errors import ReplayMismatchError, SpoutError, TopologyError
 from trident.spout import ITridentSpout, Lag, SpoutType, TransactionAttempt
 
 
 class Driver:
-    """What a topology does with a spout, in a thread of its own until `stop`."""
+    """What a topology does with a spout, in a thread of its own until `close`."""
 
     def __init__(self, spout: FeederBatchSpout) -> None:
         self.committed: list[list[tuple[Any, ...]]] = []
@@ -48,7 +47,7 @@ class Driver:
             previous, txid = definition, txid + 1
         coordinator.close()
 
-    def stop(self) -> None:
+    def close(self) -> None:
         self._stopping.set()
         self._thread.join()
 
@@ -56,36 +55,26 @@ class Driver:
 def test_feeds_are_batches_in_order_and_each_is_committed_when_feed_returns() -> None:
     spout = FeederBatchSpout("word: string", "n: int")
     assert isinstance(spout, ITridentSpout)
-    driver = Driver(pickle.loads(pickle.dumps(spout)))
-    try:
+    with closing(Driver(pickle.loads(pickle.dumps(spout)))) as driver:
         spout.feed([("a", 1), ("b", 2)])
         assert driver.committed == [[("a", 1), ("b", 2)]]
         spout.feed([])
         spout.feed(pa.table({"x": ["c"], "y": pa.array([3], pa.int64())}))
         assert driver.committed == [[("a", 1), ("b", 2)], [], [("c", 3)]]
-    finally:
-        driver.stop()
 
 
 def test_what_is_fed_before_the_start_is_queued() -> None:
     spout = FeederBatchSpout("n: int")
     assert [spout.feed_nowait([(1,)]), spout.feed_nowait([(2,)])] == [0, 1]
-    driver = Driver(spout)
-    try:
+    with closing(Driver(spout)) as driver:
         spout.feed([(3,)])
         assert driver.committed == [[(1,)], [(2,)], [(3,)]]
-    finally:
-        driver.stop()
 
 
 def test_many_threads_may_feed_at_once() -> None:
     spout = FeederBatchSpout("n: int")
-    driver = Driver(spout)
-    try:
-        with ThreadPoolExecutor(8) as pool:
-            list(pool.map(lambda n: spout.feed([(n,)]), range(100)))
-    finally:
-        driver.stop()
+    with closing(Driver(spout)) as driver, ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda n: spout.feed([(n,)]), range(100)))
     assert sorted(driver.committed) == [[(n,)] for n in range(100)]
 
 
@@ -93,8 +82,7 @@ def test_a_feed_that_is_not_committed_in_time_says_where_it_is_and_stays_queued(
     spout = FeederBatchSpout("n: int")
     with pytest.raises(SpoutError, match=r"feed 0 was not committed within 0 s \(no batch has it yet\)"):
         spout.feed([(1,)], timeout_s=0)
-    coordinator = spout.get_coordinator({})
-    definition = coordinator.initialize_transaction(1, None)
+    coordinator, definition = begun(spout)
     with pytest.raises(SpoutError, match=r"feed 1 was not committed within 0.01 s \(no batch has it yet\)"):
         spout.feed([(2,)], timeout_s=0.01)
     assert rows_of(spout, coordinator, definition) == [(1,)]
@@ -109,7 +97,7 @@ def test_a_feed_may_wait_for_ever() -> None:
             fed.result(0.05)
         driver = Driver(spout)
         fed.result(30)
-        driver.stop()
+        driver.close()
     assert driver.committed == [[(1,)]]
 
 
@@ -132,8 +120,7 @@ def test_a_batch_is_given_again_until_it_is_committed() -> None:
     spout = FeederBatchSpout("n: int")
     spout.feed_nowait([(1,)])
     spout.feed_nowait([(2,)])
-    coordinator = spout.get_coordinator({})
-    first = coordinator.initialize_transaction(1, None)
+    coordinator, first = begun(spout)
     second = coordinator.initialize_transaction(2, first)
     assert coordinator.initialize_transaction(3, second) is None
     assert rows_of(spout, coordinator, first) == rows_of(spout, coordinator, first) == [(1,)]
@@ -186,9 +173,6 @@ def test_rows_and_fields_are_checked_at_the_call() -> None:
     assert spout.feed_nowait([(1,)]) == 0
 
 
-# ---- FixedBatchSpout -------------------------------------------------------------------------------------------------
-
-
 WORDS = [("the",), ("cow",), ("jumped",), ("over",), ("moon",)]
 
 
@@ -237,17 +221,8 @@ def test_a_list_row_may_hold_lists() -> None:
 
 
 def test_types_that_are_not_declared_are_those_of_the_values() -> None:
-    row = (
-        1,
-        1.5,
-        "a",
-        True,
-        b"b",
-        datetime.date(2020, 1, 1),
-        datetime.datetime(2020, 1, 1),
-        decimal.Decimal(1),
-        {"a": 1},
-    )
+    day, moment = datetime.date(2020, 1, 1), datetime.datetime(2020, 1, 1)
+    row = (1, 1.5, "a", True, b"b", day, moment, decimal.Decimal(1), {"a": 1})
     fields = FixedBatchSpout([f"f{k}" for k in range(9)], 5, row, [None] * 9).get_output_fields()
     assert fields.types == (
         "bigint", "double", "string", "boolean", "binary", "date", "timestamp", "decimal(38,18)", "map<string,bigint>",
@@ -368,9 +343,6 @@ def test_spark_types_survive_a_round_trip_through_a_schema() -> None:
     assert FixedBatchSpout.of_tables([table]).get_output_fields() == spout.get_output_fields()
 
 
-# ---- RateSpout -------------------------------------------------------------------------------------------------------
-
-
 BEGAN = 1_700_000_000.0
 
 
@@ -413,9 +385,8 @@ def test_a_restart_takes_the_rows_that_became_due_meanwhile_and_no_row_twice() -
     after = spout.get_coordinator({}, now)
     found = list(definitions(after, first, 2))
     assert [(one["start"], one["end"]) for one in found] == [(1000, 2500), (2500, 3000)]
-    assert [seconds(row) for row in rows_of(spout, after, found[1])][::100] == pytest.approx(
-        [2.5, 2.6, 2.7, 2.8, 2.9], abs=1e-6
-    )
+    times = [seconds(row) for row in rows_of(spout, after, found[1])]
+    assert times[::100] == pytest.approx([2.5, 2.6, 2.7, 2.8, 2.9], abs=1e-6)
 
 
 def test_another_rate_goes_on_after_the_last_row_of_the_old_one() -> None:
@@ -496,11 +467,8 @@ def test_parts_are_as_many_as_said_and_have_all_rows() -> None:
     spout = RateSpout(rows_per_batch=100_000, rows=100_001, partitions=3)
     coordinator = spout.get_coordinator({})
     one, rest = definitions(coordinator)
-    assert [end - start for _, start, end in coordinator.parts(TransactionAttempt(1, 0), one, 8)] == [
-        33333,
-        33333,
-        33334,
-    ]
+    sizes = [end - start for _, start, end in coordinator.parts(TransactionAttempt(1, 0), one, 8)]
+    assert sizes == [33333, 33333, 33334]
     assert len(coordinator.parts(TransactionAttempt(2, 0), rest, 8)) == 1
     wide = RateSpout(rows_per_batch=100_000).get_coordinator({})
     assert [len(wide.parts(TransactionAttempt(1, 0), one, cores)) for cores in (1, 4, 64)] == [1, 4, 6]

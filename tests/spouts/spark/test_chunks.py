@@ -1,7 +1,5 @@
 """Rows as files: what tasks write and read, files that are not what they should be; which checkpoints belong to which log."""
 
-from __future__ import annotations
-
 import errno
 import itertools
 import os

@@ -11,6 +11,7 @@ import pytest
 from spouts import DataFrameSpout
 from spouts.spark.chunks import read_manifest
 from tests.harness.topology_runs import keep, run_all, start
+from tests.spout.partition_source import emitted
 from tests.spouts.reading import definitions, is_plain, rows_of
 from tests.spouts.spark.written_rows import FIELDS, written
 from trident import BatchFailedError, TopologyError, TridentTopology
@@ -27,9 +28,6 @@ def never(spark: SparkSession) -> DataFrame:
 
 def spout_of(folder: Path, **options: Any) -> DataFrameSpout:
     return DataFrameSpout(never, folder, fields=FIELDS, **options)
-
-
-# ---- rows that are written already need no Spark -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("limit", "sizes"), [(30, [30, 30, 30, 10]), (25, [20, 20, 20, 20, 20]), (4, [10] * 10)])
@@ -62,10 +60,8 @@ def test_the_rows_are_deleted_after_the_last_batch_and_a_restart_has_nothing_mor
 
 def test_rows_that_are_kept_can_be_read_by_another_log(tmp_path: Path) -> None:
     written(tmp_path / "rows", 100, 10)
-    topology = TridentTopology("orders")
-    rows = keep(topology.new_stream("orders", spout_of(tmp_path / "rows", keep=True)))
     for log in ("first", "second"):
-        run_all(topology, "in_process", log_dir=str(tmp_path / log))
+        rows = emitted(spout_of(tmp_path / "rows", keep=True), log_dir=str(tmp_path / log))
         assert sorted(rows.rows) == [(n, "x") for n in range(100)]
 
 
@@ -150,9 +146,6 @@ def test_what_cannot_be_a_source_is_refused_at_the_call(tmp_path: Path) -> None:
         DataFrameSpout(never, "s3://bucket/rows", fields=FIELDS)
 
 
-# ---- with Spark ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.long
 @pytest.mark.spark
 def test_a_query_that_never_gives_the_same_twice_is_read_once(spark: SparkSession, tmp_path: Path) -> None:
@@ -161,11 +154,8 @@ def test_a_query_that_never_gives_the_same_twice_is_read_once(spark: SparkSessio
     df = spark.range(1000).select("id", sf.rand().alias("luck"), sf.array(sf.lit("a"), sf.lit(None)).alias("list"))
     found = []
     for _ in range(2):
-        topology = TridentTopology("orders")
-        spout = DataFrameSpout(df, tmp_path / "rows", max_batch_rows=300, keep=True)
-        rows = keep(topology.new_stream("orders", spout))
-        running = run_all(topology, "spark")
-        assert 4 <= running.txid <= 7
+        rows = emitted(DataFrameSpout(df, tmp_path / "rows", max_batch_rows=300, keep=True), "spark")
+        assert 4 <= max(rows.batches) <= 7
         found.append(sorted(rows.rows))
     assert found[0] == found[1]
     assert [(row[0], row[2]) for row in found[0]] == [(n, ["a", None]) for n in range(1000)]
@@ -177,11 +167,8 @@ def test_a_query_that_never_gives_the_same_twice_is_read_once(spark: SparkSessio
 
 @pytest.mark.spark
 def test_columns_may_have_any_name_and_there_must_be_one(spark: SparkSession, tmp_path: Path) -> None:
-    topology = TridentTopology("orders")
     odd = spark.sql("SELECT 1 AS a, 2 AS `a.b`, 3 AS A, 4 AS `c``d e`")
-    rows = keep(topology.new_stream("orders", DataFrameSpout(odd, tmp_path / "rows")))
-    run_all(topology, "in_process")
-    assert rows.rows == [(1, 2, 3, 4)]
+    assert emitted(DataFrameSpout(odd, tmp_path / "rows")).rows == [(1, 2, 3, 4)]
     with pytest.raises(TopologyError, match="without columns has no rows that could be written: select one"):
         DataFrameSpout(spark.range(3).select(), tmp_path)
 
@@ -189,19 +176,15 @@ def test_columns_may_have_any_name_and_there_must_be_one(spark: SparkSession, tm
 @pytest.mark.long
 @pytest.mark.spark
 def test_a_query_that_fails_says_why(spark: SparkSession, tmp_path: Path) -> None:
-    topology = TridentTopology("orders")
     df = spark.sql("SELECT id, raise_error('no such order') AS amount FROM range(10)").selectExpr(
         "id", "string(amount)"
     )
-    keep(topology.new_stream("orders", DataFrameSpout(df, tmp_path / "rows")))
     with pytest.raises(BatchFailedError, match="SpoutError: the rows of a DataFrame cannot be written:.*no such order"):
-        run_all(topology, "in_process")
+        emitted(DataFrameSpout(df, tmp_path / "rows"))
     assert read_manifest(str(tmp_path / "rows")) is None
     made = DataFrameSpout(lambda session: session.range(3), tmp_path / "made", fields="id: int")
-    topology = TridentTopology("made")
-    keep(topology.new_stream("made", made))
     with pytest.raises(BatchFailedError, match=r"made the columns \(id: bigint\); declared are the fields \(id: int\)"):
-        run_all(topology, "in_process")
+        emitted(made)
 
 
 @pytest.mark.spark

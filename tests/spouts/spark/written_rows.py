@@ -1,7 +1,5 @@
 """Rows of a DataFrame as Spark's tasks write them, without Spark."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

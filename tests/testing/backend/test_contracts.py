@@ -1,7 +1,5 @@
 """The contracts and the suite over real stores: memory, Delta and SQLite; two methods alone and a cache too."""
 
-from __future__ import annotations
-
 import importlib
 import io
 from collections.abc import Iterator, Mapping
@@ -14,12 +12,11 @@ import pytest
 
 from states.memory import MemoryMapState
 from tests.harness.crashing_stores import DictMap, LateMap
-from tests.testing.backend.wrong_backends import Factory
+from tests.testing.backend.wrong_backends import Factory, over
 from trident.errors import ConfigError
 from trident.state import (
     CodecSerializer,
     JSONOpaqueSerializer,
-    Key,
     MicroBatchIBackingMap,
     SerializedMap,
     StateConf,
@@ -56,11 +53,6 @@ def open_sqlite(path: str, conf: StateConf, partition_index: int, num_partitions
     return SerializedMap(SQLiteMap(path, conf.prefix), CodecSerializer())
 
 
-def dicts(store: type[DictMap]) -> Any:
-    entries: dict[str, dict[Key, Any]] = {}
-    return lambda conf, partition, partitions: store(entries.setdefault(conf.prefix, {}))
-
-
 def check(factory: Any, seconds: float = 2.0, **arguments: Any) -> Any:
     report = backend_suite(factory, seconds=seconds, out=io.StringIO(), **arguments)
     report.raise_if_violated()
@@ -68,23 +60,13 @@ def check(factory: Any, seconds: float = 2.0, **arguments: Any) -> Any:
     return report
 
 
-# ---- as pytest classes, each form of a factory once ------------------------------------------------------------------
-
-
-class TestMemoryMap(BackingMapContract):
-    factory = MemoryMapState
-
-
-class TestMemoryFence(FencedMapContract):
-    factory = MemoryMapState.opaque()
-
-
-class TestMemoryState(MapStateContract):
-    factory = MemoryMapState.transactional()
-
-
-class TestMemoryValue(SnapshottableContract):
-    factory = MemoryMapState.non_transactional()
+MEMORY: dict[str, tuple[type[Any], Any]] = {
+    "TestMemoryMap": (BackingMapContract, MemoryMapState),
+    "TestMemoryFence": (FencedMapContract, MemoryMapState.opaque()),
+    "TestMemoryState": (MapStateContract, MemoryMapState.transactional()),
+    "TestMemoryValue": (SnapshottableContract, MemoryMapState.non_transactional()),
+}
+globals().update({name: type(name, (base,), {"factory": made}) for name, (base, made) in MEMORY.items()})
 
 
 class TestSQLiteMap(BackingMapContract):
@@ -108,24 +90,21 @@ class TestAMethodAsFactory(SnapshottableContract):
         return self.server(conf, partition_index, num_partitions)
 
 
-# ---- the suite ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.long
 def test_a_map_of_bytes_is_wrapped() -> None:
-    check(dicts(DictMap), kinds=["transactional"], limits=Limits(raw_bytes=True), seconds=0)
+    check(over({}), kinds=["transactional"], limits=Limits(raw_bytes=True), seconds=0)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("store", [DictMap, LateMap], ids=lambda store: store.__name__)
 def test_two_methods_keep_what_they_claim(store: type[DictMap]) -> None:
-    report = check(dicts(store), kinds=["opaque", "transactional"], limits=TWO_METHODS)
+    report = check(over({}, store), kinds=["opaque", "transactional"], limits=TWO_METHODS)
     assert report.status(Promise.PARTITIONS) is Status.OK
 
 
 @pytest.mark.long
 def test_json_is_a_store_without_all_types() -> None:
-    of_bytes = dicts(DictMap)
+    of_bytes = over({})
 
     def open_json(conf: StateConf, partition_index: int, num_partitions: int) -> SerializedMap:
         return SerializedMap(of_bytes(conf, partition_index, num_partitions), JSONOpaqueSerializer())
@@ -139,9 +118,6 @@ def test_wrappers_keep_what_the_store_claims() -> None:
     server = Factory()
     chunked = lambda *where: MicroBatchIBackingMap(server(*where), 70, 30)  # noqa: E731
     assert check(map_state(chunked, cache=50)).status(Promise.FENCING) is Status.OK
-
-
-# ---- what the suite is told -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("factory", [5, "open_map", object(), {}], ids=["int", "str", "object", "dict"])
@@ -177,7 +153,7 @@ def test_limits_of_nothing_are_refused(field: str) -> None:
 
 def test_the_report_is_a_table_with_seed_and_first_failure() -> None:
     out = io.StringIO()
-    report = backend_suite(dicts(DictMap), limits=Limits(lists=True), seconds=0, seed=3, out=out)
+    report = backend_suite(over({}), limits=Limits(lists=True), seconds=0, seed=3, out=out)
     assert out.getvalue() == str(report)
     assert "listing         violated" in str(report)
     assert "durable         not claimed" in str(report)

@@ -1,7 +1,5 @@
 """FaultyMap: fails at the call that it is told to, in the way that it is told to, and offers what the store offers."""
 
-from __future__ import annotations
-
 import pickle
 import subprocess
 import sys

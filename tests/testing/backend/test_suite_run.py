@@ -3,8 +3,6 @@
 The suite finds every store that is wrong in one thing, under the right promise, and passes the store that is not.
 """
 
-from __future__ import annotations
-
 import io
 import time
 from collections.abc import Iterator, Sequence
@@ -16,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.harness.crashing_stores import DictMap
-from tests.testing.backend.wrong_backends import LIMITS, WRONG, Factory, TakesAnOutageForAbsence
+from tests.testing.backend.wrong_backends import LIMITS, WRONG, Entries, Factory, TakesAnOutageForAbsence, over
 from trident.state import Key, StateType
 from trident.testing import Limits, Promise, Report, Status, Violation, backend_suite
 from trident.testing.__main__ import app
@@ -25,7 +23,6 @@ from trident.testing.suite import CheckProgress, OutOfTime
 
 GOOD, BAD = Factory(), Factory(WRONG["TakesNoneForAbsent"][0])
 HERE = "tests.testing.backend.test_suite_run"
-Entries = dict[str, dict[Key, Any]]
 
 
 class RemovableMap(DictMap):
@@ -40,10 +37,6 @@ class SlowMap(DictMap):
     def multi_get(self, keys: Sequence[Key]) -> list[Any]:
         time.sleep(0.01)  # what is tested is a store that takes its time
         return super().multi_get(keys)
-
-
-def over(entries: Entries, store: type[DictMap] = DictMap) -> Any:
-    return lambda conf, partition, partitions: store(entries.setdefault(conf.prefix, {}))
 
 
 def write(factory: Any, run: SuiteRun) -> None:
@@ -171,9 +164,6 @@ def test_a_module_of_the_working_directory_is_found(tmp_path: Path, monkeypatch:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     assert run_command("my_own_store:open_map", "--seconds", "0")[0] == 0
-
-
-# ---- stores that are wrong in one thing -------------------------------------------------------------------------------
 
 
 def run(factory: Any, **arguments: Any) -> Report:

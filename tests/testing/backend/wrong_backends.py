@@ -4,14 +4,13 @@
 sentinel in the server, every request fenced. A wrong store has one line of it changed.
 """
 
-from __future__ import annotations
-
 import itertools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NoReturn
 
+from tests.harness.crashing_stores import DictMap
 from tests.testing.mutated_classes import mutated
 from trident.errors import BackendError, FencedError, StateError
 from trident.state import CodecSerializer, Key, Sentinel, SerializedMap, StateConf, StateType, decode, encode
@@ -125,14 +124,19 @@ class Factory:
         return SerializedMap(self.store(self.server, conf, partition_index), CodecSerializer(self.kind))
 
 
+Entries = dict[str, dict[Key, Any]]
+
+
+def over(entries: Entries, store: type[DictMap] = DictMap) -> Any:
+    """Return what opens a store of two methods over dicts, one for each prefix."""
+    return lambda conf, partition, partitions: store(entries.setdefault(conf.prefix, {}))
+
+
 class TakesAnOutageForAbsence(ServerMap):
     """A read that fails is answered as if there were nothing."""
 
     def multi_get(self, keys: Sequence[Key]) -> list[bytes | None]:
         return [None] * len(keys) if self.server.is_down else super().multi_get(keys)
-
-
-# ---- what wrong stores do --------------------------------------------------------------------------------------------
 
 
 def changed(value: bytes, kind: type, change: Callable[[Any], Any]) -> bytes:

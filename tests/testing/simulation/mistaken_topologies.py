@@ -1,7 +1,5 @@
 """Topologies with one mistake each, as users make them; `simulate` must find every one."""
 
-from __future__ import annotations
-
 import itertools
 import random
 import time
@@ -10,13 +8,14 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from states.memory import MemoryMapState
+from tests.harness.crashing_stores import DictMap
 from tests.harness.topology_runs import RowsSpout
 from tests.testing.mutated_classes import mutated
 from trident import TridentTopology
 from trident.errors import FencedError
 from trident.operations import CombinerAggregator, Count, Sum
 from trident.spout import SpoutType
-from trident.state import IBackingMap, Key, OpaqueValue, Sentinel, StateSpec, map_state
+from trident.state import Key, OpaqueValue, Sentinel, StateSpec, map_state
 from trident.state.sentinel import is_sentinel_key  # noqa: F401  wrong maps use it
 from trident.stream import Stream
 from trident.tuples import TridentCollector, TridentTuple
@@ -56,8 +55,6 @@ def updated(
     stream_of(topology, promise).partition_persist(spec, fields, updater, state_name=state)
     return topology
 
-
-# ---- operations -----------------------------------------------------------------------------------------------------------
 
 NUMBERS = itertools.count()
 
@@ -156,40 +153,26 @@ class PastTheRule:
         backing.multi_put([("all",)], [OpaqueValue(0, -1, None, new)])
 
 
-# ---- backing maps ---------------------------------------------------------------------------------------------------------
-
-
-class DictMap(IBackingMap[Any]):
-    """A right one: two methods over a dict."""
-
-    def __init__(self, data: dict[Key, Any]) -> None:
-        self.data = data
-        self.kept: dict[Key, Any] = {}  # what a wrong one remembers
-
-    def multi_get(self, keys: Sequence[Key]) -> list[Any]:
-        return [self.data.get(key) for key in keys]
-
-    def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
-        self.data.update(zip(keys, values, strict=True))
-
-
 def added(old: Any, value: Any) -> Any:
     return value._replace(curr=value.curr + old.curr) if isinstance(old, OpaqueValue) else value
 
 
-GET, PAIRS = "self.data.get(key)", "zip(keys, values, strict=True)"
-PUT = f"self.data.update({PAIRS})"
+GET, PAIRS = "self.entries.get(key)", "zip(keys, values, strict=True)"
+PUT = f"self.entries.update({PAIRS})"
+MADE = "self.gets: list[list[Key]] = []"
+KEEPS = (MADE, f"{MADE}\n        self.kept: dict[Key, Any] = {{}}")  # what a wrong one remembers
 WRONG_MAPS: dict[str, tuple[tuple[str, str], ...]] = {
     "forgets a put": ((PAIRS, f"pair for at, pair in enumerate({PAIRS}) if at != 1"),),  # the second one of its batch
     "reads stale values": (  # but its sentinels are right
-        (GET, f"({GET} if key not in self.data or is_sentinel_key([key]) else self.kept.setdefault(key, self.data[key]))"),
+        KEEPS,
+        (GET, f"({GET} if key not in self.entries or is_sentinel_key([key]) else self.kept.setdefault(key, {GET}))"),
     ),
-    "adds": ((PAIRS, f"(key, added(self.data.get(key), value)) for key, value in {PAIRS}"),),
+    "adds": ((PAIRS, f"(key, added({GET}, value)) for key, value in {PAIRS}"),),
     "stops in the middle": ((PAIRS, "zip(keys[:2], values[:2], strict=True)"),),
     "writes late": (  # with the next put, so that a crash loses it
-        (GET, f"self.kept.get(key, {GET})"),
+        KEEPS, (GET, f"self.kept.get(key, {GET})"),
         (PUT, f"if is_sentinel_key(keys):\n            {PUT}\n            return\n"
-              f"        self.data.update(self.kept)\n        self.kept = dict({PAIRS})"),
+              f"        self.entries.update(self.kept)\n        self.kept = dict({PAIRS})"),
     ),
 }  # fmt: skip
 
@@ -198,17 +181,17 @@ class UnfencedMap(DictMap):
     """Refuses the sentinel of a driver that was replaced, but none of its puts."""
 
     def read_sentinel(self) -> Sentinel | None:
-        found: Sentinel | None = self.data.get(("sentinel",))
+        found: Sentinel | None = self.entries.get(("sentinel",))
         return found
 
     def move_sentinel(self, sentinel: Sentinel, force: bool = False) -> None:
         found = self.read_sentinel()
         if found is not None and found.attempt > sentinel.attempt and not force:
             raise FencedError("move the sentinel", str(sentinel), str(found))
-        self.data[("sentinel",)] = sentinel
+        self.entries[("sentinel",)] = sentinel
 
     def key_pages(self) -> Iterator[Sequence[Key]]:
-        yield [key for key in self.data if key != ("sentinel",)]
+        yield [key for key in self.entries if key != ("sentinel",)]
 
 
 def over(kind: str | type[DictMap]) -> Callable[[], TridentTopology]:
@@ -222,9 +205,6 @@ def over(kind: str | type[DictMap]) -> Callable[[], TridentTopology]:
         return counted(map_state(lambda conf, partition, partitions: made(data)))
 
     return declare
-
-
-# ---- states of their own --------------------------------------------------------------------------------------------------
 
 
 class CountingState:

@@ -1,18 +1,16 @@
 """Topologies without a mistake, of many kinds; `simulate` must say nothing of them."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from states.memory import MemoryMapState
 from states.redis import RedisState
+from tests.harness.crashing_stores import DictMap
 from tests.harness.topology_runs import RowsSpout
 from tests.testing.simulation.mistaken_topologies import (
     FIELDS,
     AddCounts,
-    DictMap,
     InPlaceState,
     OwnFactory,
     counted,

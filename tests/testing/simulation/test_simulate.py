@@ -1,7 +1,5 @@
 """simulate: every mistake that it is for is found, what is right gives no alarm, and a failing seed is small and repeatable."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import partial
@@ -15,6 +13,7 @@ from states.kafka import KafkaTopicState
 from states.memory import MemoryMapState
 from states.memory.state import MemoryBackingMap
 from states.redis import RedisState
+from tests.harness.crashing_stores import DictMap
 from tests.harness.topology_runs import RowsState
 from tests.run.random_topologies import Random
 from tests.testing.simulation import mistaken_topologies as mistaken
@@ -150,9 +149,6 @@ def test_each_kind_of_fault_is_met_and_only_those_that_are_asked_for() -> None:
     assert report.attempts > report.batches >= 40
 
 
-# ---- a seed that fails ----------------------------------------------------------------------------------------------------
-
-
 def failure(**settings: Any) -> SimulationFailed:
     with pytest.raises(SimulationFailed) as raised:
         simulate(BARE_VALUES, ROWS, faults=["crash"], allow_inexact=True, **settings)
@@ -196,9 +192,6 @@ def test_a_pause_in_a_commit_is_a_crash_where_no_store_fences_the_sleeper() -> N
     assert simulate(WORD_COUNT, ROWS, seeds=5).notes == ()
 
 
-# ---- what is compared -----------------------------------------------------------------------------------------------------
-
-
 def test_what_is_ignored_is_not_compared() -> None:
     assert simulate(LIST_OUTSIDE, ROWS, seeds=30, ignore=["ToList.sent"]).seeds == 30
     assert simulate(BARE_VALUES, ROWS, seeds=30, ignore=["count"], allow_inexact=True).seeds == 30
@@ -223,8 +216,8 @@ KEPT: dict[Key, Any] = {}
 LOOKED_UP = {"the": 1, "cow": 2}
 
 
-def open_kept(conf: Any, partition: int, partitions: int) -> mistaken.DictMap:
-    return mistaken.DictMap(KEPT)
+def open_kept(conf: Any, partition: int, partitions: int) -> DictMap:
+    return DictMap(KEPT)
 
 
 def test_the_data_of_a_map_in_this_process_are_after_a_run_what_they_were_before() -> None:
@@ -240,9 +233,6 @@ def test_a_table_to_look_up_is_no_alarm() -> None:
     assert simulate(mistaken.summed(looked_up), ROWS, seeds=20).seeds == 20
 
 
-# ---- what is refused ------------------------------------------------------------------------------------------------------
-
-
 class Unlisted(mistaken.CountingState):
     """It cannot be listed."""
 
@@ -256,7 +246,7 @@ def raise_at_the_cow(word: str) -> int:
 
 
 HIDDEN: tuple[dict[Key, Any]] = ({},)  # in a tuple, where the simulation does not look for data
-NOT_EMPTY = mistaken.counted(map_state(lambda conf, partition, partitions: mistaken.DictMap(HIDDEN[0])))
+NOT_EMPTY = mistaken.counted(map_state(lambda conf, partition, partitions: DictMap(HIDDEN[0])))
 TOPIC = mistaken.updated(KafkaTopicState.transactional("no-such-host:9092", "out"), mistaken.CountWords(), "sent")
 UNLISTED = own_state(Unlisted, mistaken.CountWords(), "count")
 WRONG_ROW = [{"word": "a", "weight": 1.0}, {"word": "b", "weight": "x"}]

@@ -4,8 +4,6 @@ It is written as a spout over a real source would be: definitions are ranges of 
 and a checksum finds what was changed.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import tempfile

@@ -1,7 +1,5 @@
 """The contract as pytest classes, each form of a source once; what the suite says of a source that is wrong itself."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Sequence
 from contextlib import closing

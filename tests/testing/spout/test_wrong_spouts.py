@@ -1,7 +1,5 @@
 """The suite finds every spout that is wrong in one thing, names the promise that it breaks, and passes the one that is not."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 from typing import Any
