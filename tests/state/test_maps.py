@@ -1,7 +1,5 @@
 """What the three maps promise, and the holes of Storm's maps that they close."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Many values at once: opaque ones as columns, structs of numbers as arrays; they are what they are one by one."""
 
-from __future__ import annotations
-
 import math
 import random
 import struct
@@ -131,9 +129,6 @@ def test_damaged_bytes_are_refused_or_read_as_the_codec_reads_them(seed: int) ->
         read = PACKED.decode([bytes(each) for each in stored])
         if read is not None:
             assert repr([list(value or ()) for value in read]) == repr([decode(bytes(each)) for each in stored])
-
-
-# ---- in maps -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """Every case of comparing what the store says of its last commit with what the log says."""
 
-from __future__ import annotations
-
 import pytest
 
 from states.memory import MemoryBackingMap
@@ -168,9 +166,6 @@ def test_what_a_writer_is_told_that_finds_another_sentinel(
     told = displaced("state 'counts' partition 2", OWN, found, seen)
     assert type(told) is error
     assert "state 'counts' partition 2" in str(told)
-
-
-# ---- under reserved keys: two methods cannot compare and set, so what is there at the end is compared ------------------
 
 
 def begun(store: DictMap, txid: int = 2) -> OpaqueMap:

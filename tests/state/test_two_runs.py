@@ -5,8 +5,6 @@ goes on by one call to the store at a time, in any order. The driver takes the a
 another attempt; what is left of the first runs goes on beside that, and beside batch 3.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The value rule over columns and the rule over one value: whatever is stored and whoever won, they answer the same."""
 
-from __future__ import annotations
-
 import operator
 import pickle
 from typing import Any
@@ -170,9 +168,6 @@ def test_what_is_written_is_the_same_for_each_and_for_all(function: Combine, kin
     assert repr(list(new)) == repr(expected)
     assert new.span == Span(7, int(txid), int(txid))
     assert pa.array(new.currs).equals(pa.array(updated)) or kind == "floats"  # where a NaN is not itself
-
-
-# ---- values ----------------------------------------------------------------------------------------------------------
 
 
 def test_transactional_example_of_the_documentation() -> None:

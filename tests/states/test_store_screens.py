@@ -1,7 +1,5 @@
 """The first screen of each page of a store or a source: its program runs, and the own tools of a store see what it says."""
 
-from __future__ import annotations
-
 import re
 import socket
 from pathlib import Path

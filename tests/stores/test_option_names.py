@@ -1,7 +1,5 @@
 """The options of all stores have one vocabulary: an option has one name and one check, and type checkers know it."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """A store that does not answer is waited for, as a source is; one that refuses ends the topology at its first try."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Values and keys as bytes: what goes in comes out, type and all; equal keys are one sequence of bytes."""
 
-from __future__ import annotations
-
 import datetime as dt
 import math
 import struct
@@ -180,8 +178,6 @@ def test_any_bytes_are_decoded_or_refused(data: bytes) -> None:
         return  # any other error fails the test
     assert isinstance(value, STORABLE)
 
-
-# ---- many at once ----------------------------------------------------------------------------------------------------
 
 small = st.none() | st.integers() | st.text(max_size=9) | st.binary(max_size=9) | st.tuples(st.booleans(), st.dates())
 pairs = st.lists(small, min_size=2, max_size=2).map(encode)
@@ -384,8 +380,6 @@ def test_bytes_that_are_no_key_are_refused(data: bytes) -> None:
         with pytest.raises(CorruptValueError, match="decode b"):
             decode_keys(several)
 
-
-# ---- NaN, which is not equal to itself -------------------------------------------------------------------------------
 
 STORES = [DictMap, MemoryBackingMap, lambda: SerializedMap(DictMap(), CodecSerializer())]
 

@@ -1,7 +1,5 @@
 """What the serializers write, byte by byte, and what they give back."""
 
-from __future__ import annotations
-
 import math
 from decimal import Decimal
 from typing import Any
@@ -122,8 +120,6 @@ def test_errors_name_the_key_and_a_value_that_cannot_be_written_writes_nothing()
     assert store.puts == []
 
 
-# ---- many at once ----------------------------------------------------------------------------------------------------
-
 CODECS = [CodecSerializer(kind) for kind in StateType]
 ATTEMPTS = st.integers(0, 3) | st.just(A)
 small = st.none() | st.integers() | st.text(max_size=4) | st.binary(max_size=4) | st.tuples(st.booleans(), st.dates())
@@ -224,9 +220,6 @@ def test_a_map_serializes_many_at_once_where_the_serializer_can(serializer: Any,
     assert serializer.calls == calls
 
 
-# ---- by name ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("name", "kind", "cls"),
     [
@@ -255,9 +248,6 @@ def test_a_serializer_that_does_not_fit_is_refused() -> None:
         ConfigError, match="a CodecSerializer of kind opaque was given to a state that is transactional"
     ):
         serializer_for(CodecSerializer(), StateType.TRANSACTIONAL)
-
-
-# ---- values that a serializer of one's own wrote ----------------------------------------------------------------------
 
 
 def test_a_value_without_attempt_counts_as_committed_whatever_the_log_knows() -> None:

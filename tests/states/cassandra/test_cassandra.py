@@ -1,7 +1,5 @@
 """A state in Cassandra: its options; what is stored, read, listed, removed and refused, on a real server."""
 
-from __future__ import annotations
-
 import logging
 import multiprocessing
 import os
@@ -24,17 +22,12 @@ from tests.states.cassandra.cassandra_states import EPOCH, Home, Log, claim, com
 from trident.errors import BackendError, CommitOrderError, ConfigError, StateError, StateMismatchError, StoreAwayError
 from trident.state import CodecSerializer, StateConf, StateType
 
-# ---- the value rules over Cassandra ----------------------------------------------------------------------------------
-
 
 def test_json_is_readable_by_other_programs(home: Home, cql: CassandraConnection) -> None:
     conf = home.conf()
     commit(home.state(conf, serializer="json"), Log(), 1, {"cow": 5})
     rows = cql.execute(f"SELECT value FROM tests.states WHERE trident_state = '{conf.prefix}' ALLOW FILTERING", "look")
     assert (b"[1,%d,null,5]" % EPOCH,) in rows
-
-
-# ---- what a backing map promises ------------------------------------------------------------------------------------
 
 
 def test_as_many_values_are_put_as_keys(home: Home) -> None:
@@ -100,9 +93,6 @@ def test_a_ttl_goes_with_every_row_and_not_with_the_sentinel(home: Home, cql: Ca
     assert [99_000 < ttl <= 100_000 for bucket, ttl in left.items() if bucket >= 0] == [True]
 
 
-# ---- removal, listing, reset ----------------------------------------------------------------------------------------
-
-
 def test_a_large_bucket_is_read_page_by_page(home: Home) -> None:
     backing = home.map(home.conf(), table="few", buckets=1)
     keys = [(n,) for n in range(2_500)]
@@ -123,9 +113,6 @@ def test_what_is_written_after_a_reset_stays(home: Home) -> None:
     claim(new, 1, incarnation="new log")
     new.multi_put([("kept",)], [b"aaa"])
     assert home.map(conf).multi_get([("kept",), ("gone",)]) == [b"aaa", None]
-
-
-# ---- tables and options against a server -----------------------------------------------------------------------------
 
 
 def test_another_number_of_buckets_is_refused(home: Home) -> None:
@@ -205,9 +192,6 @@ def test_a_table_of_the_first_version_is_refused_by_its_number(
         StateError, match="has layout 1; this version knows 2. Nothing was written. Give the state another"
     ):
         home.state(conf, table="early", layout=layout)
-
-
-# ---- connections -----------------------------------------------------------------------------------------------------
 
 
 def test_connecting_warns_of_nothing(home: Home, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,7 +1,5 @@
 """A state in Cassandra whose fields are columns: what others see of it, and which states and keys have them."""
 
-from __future__ import annotations
-
 import datetime as dt
 import math
 import re
@@ -70,9 +68,6 @@ class Tables:
 @pytest.fixture
 def tables(home: Home, cql: CassandraConnection) -> Tables:
     return Tables(home, cql)
-
-
-# ---- what others see -------------------------------------------------------------------------------------------------
 
 
 def word_count(tables: Tables, name: str, *lines: str) -> TridentTopology:
@@ -210,9 +205,6 @@ def test_a_ttl_goes_with_every_row(tables: Tables) -> None:
     assert 99_000 < tables.one(conf, "TTL(count)", "word = 'cow'") <= 100_000
 
 
-# ---- what has no row -------------------------------------------------------------------------------------------------
-
-
 def test_a_null_in_a_key_is_refused_and_never_there(tables: Tables) -> None:
     state, log = tables.state(tables.conf()), Log()
     commit(state, log, 1, {("cow",): 1})
@@ -248,9 +240,6 @@ def test_a_value_that_does_not_fit_its_column_is_refused_by_name(tables: Tables)
     moments.begin_commit(Log().txid(1))
     with pytest.raises(CorruptValueError, match="'count': a Cassandra timestamp has milliseconds. Round"):
         moments.multi_put([("a",)], [MOMENT.replace(microsecond=1)])
-
-
-# ---- which states have columns ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -317,9 +306,6 @@ def test_states_that_share_a_table_do_not_meet(tables: Tables) -> None:
     assert [values(tables.state(conf, table=name), "cow") for conf in (one, two)] == [[1], [None]]
 
 
-# ---- foreign hands, and losses ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("kind", [StateType.OPAQUE, StateType.TRANSACTIONAL])
 def test_a_row_of_another_program_is_refused(tables: Tables, kind: StateType) -> None:
     conf, log = tables.conf(), Log()
@@ -334,9 +320,6 @@ def test_a_row_of_another_program_is_refused(tables: Tables, kind: StateType) ->
     commit(state, log, 2, {"cow": 1}, attempt=1)  # other keys go on
     tables.cql(f"DELETE FROM {tables.table(conf)} WHERE {tables.bucket(conf, b'the')} AND word = 'the'")
     assert values(state, "the", "cow") == [None, 2]
-
-
-# ---- writers that were replaced --------------------------------------------------------------------------------------
 
 
 def test_what_a_replaced_writer_sends_late_loses(tables: Tables) -> None:

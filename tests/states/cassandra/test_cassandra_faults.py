@@ -1,7 +1,5 @@
 """A state in Cassandra when things go wrong: replaced writers, lost replies, a server that hangs or is killed."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -45,9 +43,6 @@ class Values(Sequence[bytes]):
         if at.start == self._at:
             self._act()
         return [self._value] * len(range(self._size)[at])
-
-
-# ---- writers that were replaced --------------------------------------------------------------------------------------
 
 
 def test_a_writer_that_wakes_up_between_windows_is_fenced_and_changes_nothing(home: Home) -> None:
@@ -164,9 +159,6 @@ def test_calls_of_a_commit_out_of_their_order_are_refused(home: Home) -> None:
         backing.begin(Txid(4, EPOCH, incarnation="log"))
 
 
-# ---- losses ----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("doing", "how"),
     [("put", "truncate"), ("delete", "truncate"), ("end", "truncate"), ("seal", "truncate"), ("seal", "reset")],
@@ -201,9 +193,6 @@ def test_a_foreign_record_is_named(home: Home, cql: CassandraConnection) -> None
     cql.define(insert.format(conf.prefix, FLOOR_BUCKET - 1, "02"))
     with pytest.raises(CorruptValueError, match="read the sentinel of partition 0 of state .* found .* in its place"):
         backing.read_sentinel()
-
-
-# ---- answers that do not come ----------------------------------------------------------------------------------------
 
 
 class Lossy:
@@ -276,8 +265,6 @@ def test_a_sentinel_is_moved_by_a_server_that_comes_back_in_time(home: Home) -> 
     assert backing.read_sentinel() == Sentinel("log", 2, EPOCH)
 
 
-# ---- errors of the driver --------------------------------------------------------------------------------------------
-
 REFUSED = cassandra.AuthenticationFailed("Bad credentials")
 
 
@@ -331,9 +318,6 @@ def test_after_an_error_nothing_more_is_sent(cql: CassandraConnection) -> None:
     with pytest.raises(BackendError, match="the server refuses it"):
         list(cql.stream(statements(), 4, "try"))
     assert len(taken) < 12
-
-
-# ---- the sentinel ----------------------------------------------------------------------------------------------------
 
 
 def test_what_is_written_after_the_seal_is_later_than_what_came_before_it(home: Home) -> None:

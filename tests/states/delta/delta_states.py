@@ -1,7 +1,5 @@
 """What the tests of the Delta state share: states, readers, and the log that a commit asks."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """The commits of a Delta state over real tables, its sentinel, and keys and values of every type."""
 
-from __future__ import annotations
-
 import datetime as dt
 import shutil
 from decimal import Decimal
@@ -121,9 +119,6 @@ def test_a_table_is_one_partition_and_has_a_path(tmp_path: Path) -> None:
         spec.factory.make_state(StateConf(), 1, 2)
     with pytest.raises(ConfigError, match="path=None of a Delta state: give the folder or the URL"):
         DeltaState.opaque()
-
-
-# ---- readers ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -281,9 +276,6 @@ def test_a_value_that_cannot_be_written_is_named_with_its_key(tmp_path: Path, va
     state.begin_commit(1)
     with pytest.raises(CorruptValueError, match=r"write key \('b',\): "):
         state.multi_put([("a",), ("b",)], [Decimal(1), {1j}])
-
-
-# ---- keys that are deleted and listed --------------------------------------------------------------------------------
 
 
 every_kind = pytest.mark.parametrize("kind", list(StateType), ids=lambda kind: kind.value)

@@ -1,7 +1,5 @@
 """A Delta state when things go wrong: kills, disks, power; and the same in a bucket."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os
@@ -265,9 +263,6 @@ def test_too_few_open_files_are_told_with_the_way_out(tmp_path: Path, spare: int
     assert "let this process have more files open (ulimit -n); the batch may be replayed" in done.stdout
 
 
-# ---- a power loss, or a disk that refuses ----------------------------------------------------------------------------
-
-
 class Disk:
     """Knows what was forced to the disk; calls back before each fsync; may refuse one, and then drops the pages."""
 
@@ -455,9 +450,6 @@ def test_a_checkpoint_is_on_the_disk_before_the_entries_it_holds_are_deleted(tmp
     disk.before = lambda name: forced.append(f"{name.name} {len(list(changes(tmp_path).rglob('*.json')))}")
     commit(state, log, 2, 1, {"man": 1})
     assert forced[-3:] == [f"{2:020}.checkpoint.parquet 3", "_last_checkpoint 3", "_delta_log 3"]
-
-
-# ---- a Delta state under a URL ---------------------------------------------------------------------------------------
 
 
 URL = "s3://bucket/states/words"

@@ -1,7 +1,5 @@
 """The table of a Delta state that people read, and its past: what is shown when, and which batches can be read again."""
 
-from __future__ import annotations
-
 import os
 import random
 import threading
@@ -258,9 +256,6 @@ def test_a_delta_spout_follows_what_is_shown(tmp_path: Path) -> None:
     assert changed == {
         ("man", 1, "delete"), ("dog", 1, "delete"), ("man", 2, "insert"), ("dog", 1, "insert"), ("cow", 1, "insert"),
     }  # fmt: skip
-
-
-# ---- a Delta state as it was after an earlier batch ------------------------------------------------------------------
 
 
 def rows_at(state: Any, txid: int) -> dict[str, int]:

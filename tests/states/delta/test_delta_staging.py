@@ -1,7 +1,5 @@
 """Who may commit to a Delta table: the sentinel of its commits, and what tasks stage for the driver to publish."""
 
-from __future__ import annotations
-
 import os
 import secrets
 import shutil
@@ -322,9 +320,6 @@ def test_a_compaction_while_a_task_reads_the_log_hides_no_batch(
     step(one, driver, log, 4, 1, {"man": 1})
     assert not compactions
     assert values(reader_at(tmp_path), "man") == [4]
-
-
-# ---- who may write a Delta table -------------------------------------------------------------------------------------
 
 
 def map_at(path: Path) -> DeltaBackingMap:

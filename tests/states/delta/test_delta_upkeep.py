@@ -1,7 +1,5 @@
 """The upkeep of a Delta state: compaction, old files, and rows that expire."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import random
@@ -140,9 +138,6 @@ def test_files_that_no_version_refers_to_are_deleted_once_they_are_old(tmp_path:
     assert values(state_at(tmp_path), "man") == [11]
 
 
-# ---- beside the commits ---------------------------------------------------------------------------------------------
-
-
 class Gate:
     """Holds compactions right before their Delta commit, until it is opened."""
 
@@ -269,9 +264,6 @@ def test_a_process_that_ends_without_close_ends_in_order(tmp_path: Path) -> None
     assert values(state_at(tmp_path), "7") == [19]
 
 
-# ---- what is merged -------------------------------------------------------------------------------------------------
-
-
 def files_of_rows(*rows: int) -> list[DataFile]:
     return [DataFile(f"{number}", 1, count, number, number) for number, count in enumerate(rows)]
 
@@ -312,9 +304,6 @@ def test_keys_and_states_of_every_kind_are_merged(tmp_path: Path, conf: StateCon
     assert state_at(tmp_path, conf, kind).multi_get([(part,)]) == [8]
 
 
-# ---- bounds ---------------------------------------------------------------------------------------------------------
-
-
 def test_commits_themselves_write_no_checkpoint(tmp_path: Path) -> None:
     table = tmp_path / "table"
     state, log = begun_at(table, checkpoint_interval=2, background_maintenance=False)
@@ -323,9 +312,6 @@ def test_commits_themselves_write_no_checkpoint(tmp_path: Path) -> None:
     assert len(log_files(table, ".parquet")) == 1
     shutil.copytree(table, tmp_path / "copy")
     assert values(state_at(tmp_path / "copy"), "man") == [2]
-
-
-# ---- old versions -------------------------------------------------------------------------------------------------------
 
 
 def files_of(path: Path) -> int:
@@ -428,9 +414,6 @@ def test_a_kill_between_two_deletions_leaves_the_rest_to_the_next_writer(
         commit(state, log, number, 9, {"all": 1})
     assert values(reader_at(path), "all") == [len(done) + 40]
     assert files_of(path) <= 70
-
-
-# ---- rows of a Delta state that expire -------------------------------------------------------------------------------
 
 
 DAY = 86_400
@@ -600,8 +583,6 @@ def test_what_cannot_expire_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TopologyError, match="expire 86400 seconds after they were written"):
         stream.window(TumblingCountWindow.of(3), DeltaState.opaque(tmp_path, ttl_s=DAY), "word", Count(), "n")
 
-
-# ---- replays ---------------------------------------------------------------------------------------------------------
 
 POINTS = ["process", "begin_commit:count", "put:count", "commit:count", "record"]
 LIVES = [0, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(1, 300))]

@@ -1,7 +1,5 @@
 """A stream that is written to a topic: each batch once, by one writer, whenever its driver dies; errors say what to do."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -172,9 +170,6 @@ def write(sink: TopicSink, log: Log, number: int, attempt: int, *values: bytes, 
         log.record(txid)
 
 
-# ---- topologies ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.sample(1)
 def test_a_topology_writes_each_record_once_over_restarts(engine: str, kafka_topics: Topics, tmp_path: Path) -> None:
     topic = kafka_topics.create()
@@ -277,9 +272,6 @@ def test_a_record_that_is_too_large_is_named(kafka_topics: Topics, tmp_path: Pat
     with pytest.raises(BatchFailedError, match="MSG_SIZE_TOO_LARGE.*write smaller records, or raise max.message.bytes"):
         running.process_all_available()
     assert kafka_topics.read(topic) == []
-
-
-# ---- commits ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_replay_of_a_batch_that_is_there_writes_nothing_and_takes_its_place(home: Home) -> None:
@@ -453,9 +445,6 @@ def test_a_sentinel_is_laid_without_records_and_not_over_another_one(home: Home)
     with pytest.raises(BackendError):
         one.move_sentinel(Sentinel("inc", 6, 1), force=True)
     assert home.sink().read_sentinel() == Sentinel("inc", 3, 2)
-
-
-# ---- options ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

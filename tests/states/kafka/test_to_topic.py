@@ -1,7 +1,5 @@
 """ToTopic: which fields a record is made of, and how values become bytes. No broker is asked."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

@@ -1,7 +1,5 @@
 """A state in Memcached: values, fences and failures, on real servers."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from itertools import count
@@ -78,9 +76,6 @@ def client(memcached_server: Server) -> Iterator[Client]:
     client.close()
 
 
-# ---- values ----------------------------------------------------------------------------------------------------------
-
-
 def test_what_is_stored_under_which_name(memcached_server: Server, client: Client) -> None:
     conf, log = StateConf("tests", "stored"), Log()
     state = opened(MemcachedState.opaque(memcached_server.address, serializer="json", prefix="p q"), conf)
@@ -126,9 +121,6 @@ def test_a_value_expires_and_the_sentinel_does_not(memcached_server: Server, cli
 
     assert 1_999_000 < int(left(":a")[1:]) <= 2_000_000
     assert [left("!sentinel-0"), left("!epoch")] == [b"t-1", b"t-1"]
-
-
-# ---- fences ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_chunk_that_arrives_after_the_takeover_overwrites_nothing(memcached_server: Server) -> None:
@@ -181,9 +173,6 @@ def test_a_key_that_somebody_else_writes_fails_the_batch_and_the_replay_succeeds
     log.fail()
     commit(state, log, {"a": 1, "b": 1})
     assert state.multi_get_at([("a",), ("b",)], log.snapshot()) == [2, 2]
-
-
-# ---- failures --------------------------------------------------------------------------------------------------------
 
 
 def test_a_lost_reply_fails_the_batch_and_the_replay_is_exact(memcached_server: Server) -> None:
@@ -331,9 +320,6 @@ def test_a_server_that_evicts_is_warned_of_once(
     assert len(caplog.messages) == 1
 
 
-# ---- the surface -----------------------------------------------------------------------------------------------------
-
-
 def test_servers_are_given_as_text_list_or_options() -> None:
     made = [
         MemcachedState.opaque("a:1, b:2", retries=5),
@@ -347,9 +333,6 @@ def test_servers_are_given_as_text_list_or_options() -> None:
             MemcachedState.opaque(wrong)
     with pytest.raises(ConfigError, match="serializer 'xml' is unknown"):
         MemcachedState.opaque("a:1", serializer="xml")
-
-
-# ---- the sentinel ----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """States in memory that are columns of numbers and structs: whatever is done to them, a dict gives the same."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Sequence
@@ -33,8 +31,6 @@ pytestmark = pytest.mark.usefixtures("always_columns")
 COMBINE = {"sum": Sum().combine, "min": Min().combine, "max": Max().combine}
 MOST = (1 << 63) - 1
 
-
-# ---- one schedule, two maps ------------------------------------------------------------------------------------------
 
 FLOATS = [0.0, -0.0, 1.5, -2.25, math.inf, -math.inf, math.nan, 1e308]
 NUMBERS: dict[str, list[Any]] = {"bigint": [*range(-9, 10), MOST, -MOST - 1, MOST // 2 + 1], "double": FLOATS}
@@ -94,9 +90,6 @@ def test_columns_of_numbers_and_a_dict_tell_the_same_of_any_schedule(
         calls = ["sum"] * 12 + ["min", "max", "put", "remove", *odd]
         columns += check_schedule(dice, memory, update, calls, width, WORDS)
     assert columns
-
-
-# ---- what columns hold, and what they do not ---------------------------------------------------------------------------
 
 
 BIGINT, DOUBLE = NumberForm(("bigint",)), NumberForm(("double",))
@@ -209,9 +202,6 @@ def test_only_opaque_states_without_a_bound_take_columns() -> None:
     assert not OpaqueMap(DictMap()).facts.keeps_columns
 
 
-# ---- rows ------------------------------------------------------------------------------------------------------------
-
-
 def value(number: Any) -> OpaqueValue:
     return OpaqueValue(1, 1, None, number)
 
@@ -261,9 +251,6 @@ def test_a_number_of_another_type_is_not_taken() -> None:
     assert not columns.put([("c", "d")], [value(0.5)])
     assert columns.get([("a",), ("b",), ("c",)]) == [value(None), value(0.5), None]
     assert columns.find(KeyColumns([["a"], ["b"]])) is None
-
-
-# ---- several numbers a key -------------------------------------------------------------------------------------------
 
 
 GIVEN = {"rows": Count(), "sum": Sum("n"), "mean": Avg("n"), "means": Avg("d"), "least": Min("d"), "most": Max("n")}

@@ -1,7 +1,5 @@
 """The view of committed values says what readers of Trident say; the programs of the pages print what they show."""
 
-from __future__ import annotations
-
 import random
 import re
 import textwrap
@@ -200,9 +198,6 @@ def test_the_view_is_made_once_and_changes_with_its_statement(home: Home) -> Non
     words.run()
     assert home.sql(made) != before
     assert len(words.rows()) == 3
-
-
-# ---- what pages show of a table --------------------------------------------------------------------------------------
 
 
 _DOCS = Path(__file__).parents[3] / "docs"

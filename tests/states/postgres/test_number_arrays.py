@@ -1,7 +1,5 @@
 """Commits by columns to PostgreSQL: whatever is committed, fails, is removed or opened again, rows give the same."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """A state in PostgreSQL whose fields are columns: what others see of it, and what is found of foreign hands."""
 
-from __future__ import annotations
-
 import datetime as dt
 import json
 import math
@@ -33,9 +31,6 @@ def conf_of(home: Home, *keys: str, value: str = "bigint") -> StateConf:
 
 def rows_of(home: Home, table: str, columns: str = "word, count") -> list[Any]:
     return sorted(home.sql(f'SELECT {columns} FROM "{table}"'))
-
-
-# ---- what others see -------------------------------------------------------------------------------------------------
 
 
 def word_count(home: Home, name: str, *lines: str, partitions: int = 2) -> TridentTopology:
@@ -127,8 +122,6 @@ def test_a_key_that_was_removed_is_null_for_a_while(home: Home) -> None:
     assert rows_of(home, conf.prefix) == [("the", 17)]
 
 
-# ---- types and nulls -------------------------------------------------------------------------------------------------
-
 MOMENT = dt.datetime(1, 1, 1, tzinfo=dt.UTC)
 TYPES: dict[str, tuple[str, list[Any]]] = {
     "string": ("text", ["", "a\0b", "\ue000", "\ue000\0\ue0000", "汉👩‍👧", "x" * 3000]),
@@ -207,9 +200,6 @@ def test_a_key_has_an_end(home: Home) -> None:
     assert not failure.value.retryable
 
 
-# ---- which states have columns ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("keys", "value", "options", "text"),
     [
@@ -257,9 +247,6 @@ def test_columns_that_cannot_be_had_are_refused_where_the_state_is_declared() ->
             ConfigError, match=f"{min(option)}= of 't/days' .* needs columns.*'days'.*Leave {min(option)} out"
         ):
             stream.group_by("k").persistent_aggregate(state, {"days": Collect("at")}, "days")
-
-
-# ---- a table of the user's -------------------------------------------------------------------------------------------
 
 
 def test_a_table_of_the_users_gets_what_it_lacks_and_keeps_what_it_has(home: Home) -> None:
@@ -348,9 +335,6 @@ def test_a_layout_of_a_later_version_is_refused(home: Home) -> None:
     home.sql(f"UPDATE trident_sentinels SET layout = 2 WHERE state = '{conf.prefix}'")
     with pytest.raises(StateError, match="has layout 2, and this version knows 1; install a newer one"):
         commit(home.state(conf), log, 2, 0, {"cow": 1})
-
-
-# ---- foreign hands ---------------------------------------------------------------------------------------------------
 
 
 def test_a_table_that_was_copied_without_its_sentinels_is_not_counted_on_with_a_new_log(
@@ -455,8 +439,6 @@ def test_a_column_that_was_dropped_is_named_and_nothing_is_written(home: Home, c
             commit(opened, log, 2, 0, {"cow": 1})
     assert home.sql(f'SELECT count(*) FROM "{conf.prefix}"') == [(1,)]
 
-
-# ---- the format ------------------------------------------------------------------------------------------------------
 
 GOLDEN = Path(__file__).parent / "golden" / "columns.v1.txt"
 SAMPLE_KEYS = (

@@ -1,7 +1,5 @@
 """Rows of PostgreSQL that expire: when they go, what stays, and that a key that went starts again."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

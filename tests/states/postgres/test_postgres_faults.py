@@ -1,7 +1,5 @@
 """A PostgreSQL state and a server that ends, hangs, refuses or loses an answer."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal
@@ -145,9 +143,6 @@ def test_ctrl_c_in_a_commit_leaves_a_state_that_goes_on(home: Home) -> None:
         thread.join()
     commit(state, log, 2, 1, {"cow": 1})
     assert values(state, "cow") == [2]
-
-
-# ---- a server of the test's own --------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """The Redis state: what it stores under which key, its options, commits over a real server, a whole topology."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -45,9 +43,6 @@ def open_map(url: str) -> Iterator[Open]:
 
 def keys_of(backing: RedisBackingMap) -> list[Key]:
     return sorted((key for page in backing.key_pages() for key in page), key=repr)
-
-
-# ---- what is stored --------------------------------------------------------------------------------------------------
 
 
 def test_each_key_is_a_string_under_the_prefix_and_the_sentinels_are_one_hash(open_map: Open, client: Any) -> None:
@@ -115,9 +110,6 @@ def test_no_call_has_more_keys_than_the_option_says(open_map: Open, client: Any)
     assert (stats["cmdstat_mset"]["calls"], stats["cmdstat_mget"]["calls"]) == (3, 3)
 
 
-# ---- expiry ----------------------------------------------------------------------------------------------------------
-
-
 def test_a_key_expires_after_its_last_write_and_the_sentinel_never(open_map: Open, client: Any) -> None:
     backing = open_map(ttl_s=90_000)
     backing.move_sentinel(Sentinel("inc", 1, 0))
@@ -128,9 +120,6 @@ def test_a_key_expires_after_its_last_write_and_the_sentinel_never(open_map: Ope
     backing.multi_put([("the",)], [b"two"])
     assert client.ttl(name) > 89_000
     assert client.ttl("words/counts:sentinels") == -1
-
-
-# ---- options ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -223,9 +212,6 @@ def test_a_closed_map_opens_again(open_map: Open, client: Any) -> None:
     backing.multi_put([("the",)], [b"one"])
     backing.close()
     assert backing.multi_get([("the",)]) == [b"one"]
-
-
-# ---- through the state -----------------------------------------------------------------------------------------------
 
 
 def test_a_value_of_another_program_is_named_with_its_key(url: str, client: Any) -> None:

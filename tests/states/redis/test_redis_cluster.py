@@ -1,7 +1,5 @@
 """The Redis state on a cluster: of three nodes, while slots are moved, and while replicas take the place of nodes."""
 
-from __future__ import annotations
-
 import dataclasses
 import subprocess
 from collections import Counter
@@ -247,8 +245,6 @@ def test_the_copies_of_a_sentinel_keep_the_order(cluster: Cluster) -> None:
     answer_each_case(Store(RedisState.opaque(cluster.url)))
 
 
-# ---- slots that are moved while batches run --------------------------------------------------------------------------
-
 BUCKET = b"{words/counts:0}"
 LAYOUTS = [{}, {"ttl_s": 90_000}, {"layout": "fields"}]
 
@@ -374,8 +370,6 @@ def test_a_key_that_moves_to_a_node_that_is_listed_already_is_listed(cluster: Cl
         move.back()
     backing.close()
 
-
-# ---- nodes that are replaced by their replicas -----------------------------------------------------------------------
 
 PRIMARY, SPARE, REPLICA = range(3)
 

@@ -1,7 +1,5 @@
 """A Redis state whose values are fields of hashes, and the bytes that go to the server and come back."""
 
-from __future__ import annotations
-
 import datetime as dt
 import itertools
 import json
@@ -354,9 +352,6 @@ def test_what_json_does_not_have_is_refused_where_the_state_is_declared() -> Non
 def test_wrong_options_are_refused(options: dict[str, Any], told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         RedisState.opaque("redis://localhost", **options)
-
-
-# ---- commands and answers as bytes -----------------------------------------------------------------------------------
 
 
 _names = itertools.count()

@@ -1,7 +1,5 @@
 """A Delta state that is too large for memory: it tells what one in memory tells, whatever fails and whatever is declared."""
 
-from __future__ import annotations
-
 import errno
 import os
 import random
@@ -565,9 +563,6 @@ def test_memory_is_bounded_if_batches_are_faster_than_merges(tmp_path: Path, mon
     assert len(waits) > 2
     assert told(state) == model
     state.close()
-
-
-# ---- a declaration that changes over a state beyond memory -----------------------------------------------------------
 
 
 KEYS = [f"w{number:02}" for number in range(30)]

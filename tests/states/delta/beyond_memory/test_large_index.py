@@ -1,7 +1,5 @@
 """Values in buckets of files: an index over them gives the answers of the index in memory, whatever is merged."""
 
-from __future__ import annotations
-
 import datetime as dt
 import math
 import random
@@ -142,8 +140,6 @@ def test_changes_since_the_base_are_loaded_at_a_start(
     index.load(pa.concat_tables([first, second]))
     assert index.get([("a", 1), ("b", 1), ("c", 1)]) == [(2, 1, 1, 2), None, (1, 1, None, 1)]
 
-
-# ---- any schedule, and the files ------------------------------------------------------------------------------------
 
 KEYS = ("word", "n")
 LAYOUT = DeltaLayout(
