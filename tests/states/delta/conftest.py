@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.states.delta.delta_bucket import Bucket
 from tests.states.delta.delta_states import OPENED
 
 
@@ -13,3 +14,10 @@ def closed() -> Iterator[None]:
     yield
     while OPENED:
         OPENED.pop().close()
+
+
+@pytest.fixture
+def bucket() -> Iterator[Bucket]:
+    bucket = Bucket()
+    yield bucket
+    bucket.close()

@@ -123,9 +123,7 @@ def test_a_table_is_one_partition_and_has_a_path(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_reader_whose_files_were_deleted_moves_on_to_the_newer_version(tmp_path: Path) -> None:
-    state, log = state_at(tmp_path, compact_after_commits=4), Log()
-    for number in range(1, 4):
-        commit(state, log, number, 1, {"man": 1})
+    state, log = begun_at(tmp_path, compact_after_commits=4, batches=3)
     reader = DeltaBackingMap(
         tmp_path, StateType.OPAQUE, StateConf(key_fields=WORDS.key_fields, value_type="bigint", read_only=True)
     )
