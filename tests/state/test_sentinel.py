@@ -55,9 +55,8 @@ def test_legal(
 def test_a_writer_that_was_replaced_is_fenced(
     found: tuple[str, int, int], txid: int, attempt: int, expected: tuple[str, int, int]
 ) -> None:
-    with pytest.raises(
-        FencedError, match=rf"state 'counts' partition 2: this writer is batch {txid} attempt {attempt}"
-    ):
+    said = rf"state 'counts' partition 2: this writer is batch {txid} attempt {attempt}"
+    with pytest.raises(FencedError, match=said):
         check(found, txid, attempt, expected)
 
 
@@ -96,9 +95,8 @@ def compare(found: Sentinel, expected: Sentinel | None, txid: int = 5, epochs: E
 def test_an_expected_commit_without_its_seal_has_lost_its_end() -> None:
     expected = Sentinel("log", 4, A)
     compare(expected._replace(place="t/counts", sealed=True), expected)
-    with pytest.raises(
-        StateMismatchError, match="the store has batch 4 attempt 1048576 .*, whose last writes are missing"
-    ):
+    said = "the store has batch 4 attempt 1048576 .*, whose last writes are missing"
+    with pytest.raises(StateMismatchError, match=said):
         compare(expected._replace(place="t/counts", sealed=False), expected)
 
 

@@ -212,10 +212,8 @@ def test_only_one_run_of_an_attempt_counts(
     assert any(run.error is not None for run in runs)
 
 
-LOST_AND_RUN_AGAIN = (
-    [0] * 20 + [1] * 20,
-    1,
-)  # the first run commits, its answer is lost; the driver takes the second's
+# The first run commits, its answer is lost; the driver takes the second's.
+LOST_AND_RUN_AGAIN = [0] * 20 + [1] * 20, 1
 
 
 @pytest.mark.parametrize("store", [memory, whole_commits])

@@ -76,9 +76,8 @@ def test_shared_options_are_checked_alike(store: str) -> None:
         place["url"] = "redis://a"
     assert not names & FORMER
     for name in names & WRONG.keys():
-        with pytest.raises(
-            ConfigError, match=rf"{name}=.* of a {options.store} state: |a {options.store} state has TLS options"
-        ):
+        said = rf"{name}=.* of a {options.store} state: |a {options.store} state has TLS options"
+        with pytest.raises(ConfigError, match=said):
             options.of(None, {**place, name: WRONG[name]})
 
 

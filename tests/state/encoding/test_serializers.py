@@ -96,9 +96,8 @@ def test_a_value_of_another_kind_is_refused(serializer: Any, fields: Any) -> Non
     bare = CodecSerializer if isinstance(serializer, CodecSerializer) else JSONNonTransactionalSerializer
     data = (bare(StateType.NON_TRANSACTIONAL) if bare is CodecSerializer else bare()).serialize(fields)
     form = {StateType.OPAQUE: "txid, attempt, prev, curr", StateType.TRANSACTIONAL: "txid, value"}[serializer.kind]
-    with pytest.raises(
-        CorruptValueError, match=rf"not \[{form}\] of an? {serializer.kind.value} state: .*another kind"
-    ):
+    said = rf"not \[{form}\] of an? {serializer.kind.value} state: .*another kind"
+    with pytest.raises(CorruptValueError, match=said):
         serializer.deserialize(data)
     with pytest.raises(CorruptValueError, match="not (Opaque|Transactional)Value"):
         serializer.serialize(fields)
@@ -244,9 +243,8 @@ def test_a_serializer_that_does_not_fit_is_refused() -> None:
     bad: Any = object()
     with pytest.raises(ConfigError, match=r"has no serialize\(obj\) and deserialize\(data\)"):
         serializer_for(bad, StateType.OPAQUE)
-    with pytest.raises(
-        ConfigError, match="a CodecSerializer of kind opaque was given to a state that is transactional"
-    ):
+    said = "a CodecSerializer of kind opaque was given to a state that is transactional"
+    with pytest.raises(ConfigError, match=said):
         serializer_for(CodecSerializer(), StateType.TRANSACTIONAL)
 
 

@@ -130,12 +130,8 @@ def test_what_was_there_before_the_first_columns_stays() -> None:
     assert data.values.columns is None
     assert summed_up(state, 2, a=1, b=2) == [6, 2]
     assert (data.values.columns is not None, data.values.entries, len(data)) == (True, {}, 3)
-    assert state.backing.multi_get([("a",), ("gone",), ("b",), ("never",)]) == [
-        OpaqueValue(2, 0, 5, 6),
-        OpaqueValue(1, 0, None, None),
-        OpaqueValue(2, 0, None, 2),
-        None,
-    ]
+    stored = [OpaqueValue(2, 0, 5, 6), OpaqueValue(1, 0, None, None), OpaqueValue(2, 0, None, 2), None]
+    assert state.backing.multi_get([("a",), ("gone",), ("b",), ("never",)]) == stored
 
 
 @pytest.mark.parametrize("odd", ["text", [1], True, 1.5, MOST + 1, (1, 2)])
@@ -351,12 +347,10 @@ def test_a_sum_beyond_64_bits_is_left_to_python_and_nothing_is_written() -> None
 
 
 def test_values_of_another_form_are_left_to_python() -> None:
-    other = MemoryData(form=NumberForm.of("struct<rows:bigint>"))
-    assert summed(OpaqueMap(ColumnarMemoryMap(other)), 1, [value_with(1, 1, 1.0, 1.0, 1)]) is None
-    assert summed(OpaqueMap(ColumnarMemoryMap(MemoryData())), 1, [value_with(1, 1, 1.0, 1.0, 1)]) is None
-    assert (
-        summed(OpaqueMap(ColumnarMemoryMap(MemoryData(form=FORM))), 1, [value_with(1, 1, 1.0, 1.0, 1)], "sum") is None
-    )
+    values = [value_with(1, 1, 1.0, 1.0, 1)]
+    for form in (NumberForm.of("struct<rows:bigint>"), None):
+        assert summed(opened(MemoryData(form=form)), 1, values) is None
+    assert summed(opened(MemoryData(form=FORM)), 1, values, "sum") is None
 
 
 @pytest.mark.parametrize("type_", ["string", "struct<>", "struct<a:string>", "struct<a:bigint,b:decimal(10,2)>"])

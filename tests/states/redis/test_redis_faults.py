@@ -174,21 +174,6 @@ def test_a_server_that_has_forgotten_the_scripts_gets_them_again(redis_server: S
     backing.close()
 
 
-def test_a_server_that_hangs_is_given_up_after_the_timeouts(start: Callable[..., Server]) -> None:
-    server = start()
-    backing = map_at(server, timeout_s=0.2, retries=1)
-    backing.multi_put(KEYS[:1], [b"one"])
-    server.pause()
-    try:
-        with pytest.raises(BackendError, match=rf"read 1 keys of .* on Redis {server.address}: Timeout") as caught:
-            backing.multi_get(KEYS[:1])
-        assert caught.value.retryable
-    finally:
-        server.resume()
-    assert backing.multi_get(KEYS[:1]) == [b"one"]
-    backing.close()
-
-
 def test_an_unknown_host_is_named() -> None:
     backing = RedisBackingMap(RedisOptions("redis://user:hush@no-such-host.invalid:7000/2", retries=0))
     with pytest.raises(BackendError, match=r"on Redis no-such-host\.invalid:7000/2") as caught:
