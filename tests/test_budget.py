@@ -17,7 +17,7 @@ BUDGETS: dict[str, tuple[int, int]] = {  # lines, modules
     "trident": (68_597, 307),
     "states": (11_528, 59),
     "spouts": (9_560, 42),
-    "tests": (109_254, 529),
+    "tests": (109_245, 529),
     "examples": (760, 8),
     "docs": (7_138, 41),
 }

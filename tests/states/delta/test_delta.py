@@ -77,23 +77,16 @@ def test_the_changes_of_a_state_are_no_state_of_their_own(tmp_path: Path) -> Non
             one.read_sentinel()
 
 
+@pytest.mark.parametrize(("missed", "told"), [(0, 1), (1, None)], ids=["all of it", "its changes"])
 def test_a_table_that_is_made_while_a_reader_looks_for_it_is_no_other_content(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missed: int, told: int | None
 ) -> None:
     commit(state_at(tmp_path / "t"), Log(), 1, 1, {"man": 1})
+    if told is None:  # they are still to be made
+        shutil.rmtree(changes(tmp_path / "t"))
     look, looks = TableOpening._version, iter(range(100))
-    monkeypatch.setattr(TableOpening, "_version", lambda *which: look(*which) if next(looks) else None)
-    assert values(reader_at(tmp_path / "t"), "man") == [1]
-
-
-def test_a_table_whose_changes_are_still_to_be_made_is_no_other_content(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    commit(state_at(tmp_path / "t"), Log(), 1, 1, {"man": 1})
-    shutil.rmtree(changes(tmp_path / "t"))
-    look, looks = TableOpening._version, iter(range(100))
-    monkeypatch.setattr(TableOpening, "_version", lambda *which: look(*which) if next(looks) != 1 else None)
-    assert values(reader_at(tmp_path / "t"), "man") == [None]
+    monkeypatch.setattr(TableOpening, "_version", lambda *which: look(*which) if next(looks) != missed else None)
+    assert values(reader_at(tmp_path / "t"), "man") == [told]
 
 
 def test_puts_outside_of_a_commit_are_durable_at_once(tmp_path: Path) -> None:

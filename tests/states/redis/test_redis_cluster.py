@@ -405,6 +405,14 @@ def crash(cluster: Cluster) -> None:
     wait_for(lambda: cluster.owner(0, SPARE) == REPLICA)
 
 
+def replay(state: Any, log: Log) -> None:
+    """Have the second batch, which failed, count after all."""
+    log.fail()
+    count(state, log)
+    assert state.multi_get(FEW) == [2] * len(FEW)
+    state.close()
+
+
 def test_a_replica_that_is_up_to_date_takes_over_within_a_topology_s_life(replicated: Cluster) -> None:
     state, log = state_at(replicated), Log()
     count(state, log)
@@ -429,13 +437,9 @@ def test_keys_that_left_a_node_which_was_then_replaced_are_not_taken_for_absent(
         with pytest.raises(BackendError, match="redis-cli --cluster fix") as caught:
             act()
         assert caught.value.retryable
-    log.fail()
-    subprocess.run(
-        ["redis-cli", "--cluster", "fix", replicated.nodes[SPARE].address], check=True, stdout=subprocess.DEVNULL
-    )
-    count(state, log)
-    assert state.multi_get(FEW) == [2] * len(FEW)
-    state.close()
+    fix = ["redis-cli", "--cluster", "fix", replicated.nodes[SPARE].address]
+    subprocess.run(fix, check=True, stdout=subprocess.DEVNULL)
+    replay(state, log)
 
 
 def test_a_node_replaced_by_an_older_copy_in_a_commit_is_a_loss_not_a_takeover(replicated: Cluster) -> None:
@@ -447,10 +451,7 @@ def test_a_node_replaced_by_an_older_copy_in_a_commit_is_a_loss_not_a_takeover(r
     crash(replicated)
     with pytest.raises(StateLossDetected, match="rolled back from batch 2 .* to batch 1"):
         state.multi_put(FEW, [2] * len(FEW))
-    log.fail()
-    count(state, log)
-    assert state.multi_get(FEW) == [2] * len(FEW)
-    state.close()
+    replay(state, log)
 
 
 def test_writes_of_a_commit_that_a_replica_never_got_are_written_again(replicated: Cluster) -> None:
@@ -465,7 +466,4 @@ def test_writes_of_a_commit_that_a_replica_never_got_are_written_again(replicate
     with pytest.raises(BackendError, match="lost writes of this very commit") as caught:
         state.commit(txid)
     assert caught.value.retryable
-    log.fail()
-    count(state, log)
-    assert state.multi_get(FEW) == [2] * len(FEW)
-    state.close()
+    replay(state, log)
