@@ -232,6 +232,15 @@ def each_of(processes: list[psutil.Process], act: Callable[[psutil.Process], Non
             act(each)
 
 
+def make_certificate(certificate: Path, key: Path) -> None:
+    """Write the certificate of this machine that signs itself, and its key."""
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost", "-addext",
+         "subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout", key, "-out", certificate],
+        check=True, capture_output=True,
+    )  # fmt: skip
+
+
 def free_ports(count: int) -> list[int]:
     """Return so many free ports, which no other call returns: of this process or of one that runs beside it.
 

@@ -1,7 +1,5 @@
 """Values of every type that can be stored, bytes that are not quite theirs, and what it means that two are the same."""
 
-from __future__ import annotations
-
 import datetime as dt
 import struct
 from collections.abc import Callable

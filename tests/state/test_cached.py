@@ -1,7 +1,5 @@
 """Memories in front of a store: they save reads, and never claim what the store or another process denies."""
 
-from __future__ import annotations
-
 import threading
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Random batches, crashes, takeovers and replays, as the suite for stores has them: which kinds are exact, which are not."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

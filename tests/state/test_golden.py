@@ -4,8 +4,6 @@ A file of `golden/` has a line for each sample: its name and its bytes in hex. F
 changed; a new version gets files of its own, and the old ones stay.
 """
 
-from __future__ import annotations
-
 import datetime as dt
 import math
 from decimal import Decimal

@@ -1,7 +1,5 @@
 """What the three maps promise, and the holes of Storm's maps that they close."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Callable
 from typing import Any
@@ -324,9 +322,8 @@ def test_an_answer_of_the_wrong_length_is_an_error_and_nothing_is_written(new_ma
 
 def test_what_a_map_cannot_do_is_said_of_the_map_that_its_owner_wrote() -> None:
     state = OpaqueMap(CachedMap(SerializedMap(DictMap(), CodecSerializer()), 10))
-    with pytest.raises(
-        UnsupportedOperation, match=r"a DictMap cannot list its keys; .* give your own map key_pages\(\)"
-    ):
+    said = r"a DictMap cannot list its keys; .* give your own map key_pages\(\)"
+    with pytest.raises(UnsupportedOperation, match=said):
         state.key_pages()
     with pytest.raises(UnsupportedOperation, match=r"a DictMap has no reset\(\)"):
         state.reset()
@@ -417,9 +414,8 @@ def test_map_state_caches_where_it_writes_and_keeps_the_single_value_where_told(
 def test_map_state_refuses_what_makes_no_sense() -> None:
     with pytest.raises(TypeError, match="backing_map_factory is a DictMap; give a function"):
         map_state(DictMap())  # type: ignore[arg-type]  # a mistake that users make
-    with pytest.raises(
-        ConfigError, match="state kind 'exact' is unknown; use one of 'non-transactional', 'transactional'"
-    ):
+    said = "state kind 'exact' is unknown; use one of 'non-transactional', 'transactional'"
+    with pytest.raises(ConfigError, match=said):
         map_state(open_backing, "exact")
     with pytest.raises(ConfigError, match="state kind 3 is unknown"):
         map_state(open_backing, 3)  # type: ignore[arg-type]  # a mistake that users make

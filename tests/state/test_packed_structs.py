@@ -1,7 +1,5 @@
 """Many values at once: opaque ones as columns, structs of numbers as arrays; they are what they are one by one."""
 
-from __future__ import annotations
-
 import math
 import random
 import struct
@@ -50,11 +48,8 @@ def test_arrays_have_the_bytes_of_rows_and_come_back(seed: int) -> None:
         "".join(rng.choices("aé\x00_☃", k=rng.choice([1, 3, 9, 31, 32, 40, 255]))) for _ in range(rng.randint(1, 30))
     }
     types = {name: rng.choice(["bigint", "double"]) for name in sorted(names)}
-    form, txid, attempt = (
-        NumberForm(tuple(types.values()), tuple(types)),
-        rng.choice([1, 127, 128, 1 << 40]),
-        rng.randrange(1 << 22),
-    )
+    form = NumberForm(tuple(types.values()), tuple(types))
+    txid, attempt = rng.choice([1, 127, 128, 1 << 40]), rng.randrange(1 << 22)
     rows = [[random_value(rng, types) for _ in range(2)] for _ in range(rng.choice([1, 2, 40]))]
     packed, columns = PackedStructs(form), [NumberColumn.of(form, list(side)) for side in zip(*rows, strict=True)]
     heads = columns[0].repeat(txid), columns[0].repeat(attempt)
@@ -103,14 +98,8 @@ def test_what_is_no_struct_of_the_form_is_left_to_the_codec(odd: bytes) -> None:
 
 
 def test_numbers_that_another_program_wrote_at_length_are_read() -> None:
-    longer = [
-        b"\xcc\x05",
-        b"\xcd\x00\x05",
-        b"\xce\x00\x00\x00\x05",
-        b"\xcf" + bytes(7) + b"\x05",
-        b"\xd0\xff",
-        b"\xd3" + bytes(8),
-    ]
+    unsigned = [b"\xcc\x05", b"\xcd\x00\x05", b"\xce\x00\x00\x00\x05", b"\xcf" + bytes(7) + b"\x05"]
+    longer = [*unsigned, b"\xd0\xff", b"\xd3" + bytes(8)]
     stored = [GOLDEN.replace(b"\xcd\x01,", one) for one in longer]
     read = PACKED.decode(stored)
     assert read is not None
@@ -131,9 +120,6 @@ def test_damaged_bytes_are_refused_or_read_as_the_codec_reads_them(seed: int) ->
         read = PACKED.decode([bytes(each) for each in stored])
         if read is not None:
             assert repr([list(value or ()) for value in read]) == repr([decode(bytes(each)) for each in stored])
-
-
-# ---- in maps -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

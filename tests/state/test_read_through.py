@@ -1,7 +1,5 @@
 """A read-through cache that loses, delays and keeps anything it likes: no value that counts is ever stale."""
 
-from __future__ import annotations
-
 import logging
 import random
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Every case of comparing what a reader finds in the store with the log, as it was before and after."""
 
-from __future__ import annotations
-
 import pytest
 
 from trident.errors import StateReadError

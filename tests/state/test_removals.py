@@ -1,7 +1,5 @@
 """Removed keys: absent at once, exact under replay, gone from the store once nobody can want them back."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

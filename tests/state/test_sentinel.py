@@ -1,7 +1,5 @@
 """Every case of comparing what the store says of its last commit with what the log says."""
 
-from __future__ import annotations
-
 import pytest
 
 from states.memory import MemoryBackingMap
@@ -57,9 +55,8 @@ def test_legal(
 def test_a_writer_that_was_replaced_is_fenced(
     found: tuple[str, int, int], txid: int, attempt: int, expected: tuple[str, int, int]
 ) -> None:
-    with pytest.raises(
-        FencedError, match=rf"state 'counts' partition 2: this writer is batch {txid} attempt {attempt}"
-    ):
+    said = rf"state 'counts' partition 2: this writer is batch {txid} attempt {attempt}"
+    with pytest.raises(FencedError, match=said):
         check(found, txid, attempt, expected)
 
 
@@ -98,9 +95,8 @@ def compare(found: Sentinel, expected: Sentinel | None, txid: int = 5, epochs: E
 def test_an_expected_commit_without_its_seal_has_lost_its_end() -> None:
     expected = Sentinel("log", 4, A)
     compare(expected._replace(place="t/counts", sealed=True), expected)
-    with pytest.raises(
-        StateMismatchError, match="the store has batch 4 attempt 1048576 .*, whose last writes are missing"
-    ):
+    said = "the store has batch 4 attempt 1048576 .*, whose last writes are missing"
+    with pytest.raises(StateMismatchError, match=said):
         compare(expected._replace(place="t/counts", sealed=False), expected)
 
 
@@ -168,9 +164,6 @@ def test_what_a_writer_is_told_that_finds_another_sentinel(
     told = displaced("state 'counts' partition 2", OWN, found, seen)
     assert type(told) is error
     assert "state 'counts' partition 2" in str(told)
-
-
-# ---- under reserved keys: two methods cannot compare and set, so what is there at the end is compared ------------------
 
 
 def begun(store: DictMap, txid: int = 2) -> OpaqueMap:

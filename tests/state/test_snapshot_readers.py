@@ -1,7 +1,5 @@
 """What a reader does to a value that it was given changes nothing that is stored (R13)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -133,9 +131,6 @@ def test_what_is_changed_after_it_was_put_is_stored_as_it_was(store: str, kind: 
     keeping.update(None)
     wanted = [VALUE, [*VALUE, "again"], [*VALUE, "again", "again"]]
     assert state.multi_get([("k",), ("first",), ("second",)]) == wanted
-
-
-# ---- in a topology -----------------------------------------------------------------------------------------------------
 
 
 class Collect(ReducerAggregator[list[int]]):

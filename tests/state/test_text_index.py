@@ -1,7 +1,5 @@
 """The index of texts in arrays finds what the dict beside it has, whatever was added and removed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

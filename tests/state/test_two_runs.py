@@ -5,8 +5,6 @@ goes on by one call to the store at a time, in any order. The driver takes the a
 another attempt; what is left of the first runs goes on beside that, and beside batch 3.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -214,10 +212,8 @@ def test_only_one_run_of_an_attempt_counts(
     assert any(run.error is not None for run in runs)
 
 
-LOST_AND_RUN_AGAIN = (
-    [0] * 20 + [1] * 20,
-    1,
-)  # the first run commits, its answer is lost; the driver takes the second's
+# The first run commits, its answer is lost; the driver takes the second's.
+LOST_AND_RUN_AGAIN = [0] * 20 + [1] * 20, 1
 
 
 @pytest.mark.parametrize("store", [memory, whole_commits])

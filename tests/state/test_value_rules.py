@@ -1,7 +1,5 @@
 """The value rule over columns and the rule over one value: whatever is stored and whoever won, they answer the same."""
 
-from __future__ import annotations
-
 import operator
 import pickle
 from typing import Any
@@ -172,9 +170,6 @@ def test_what_is_written_is_the_same_for_each_and_for_all(function: Combine, kin
     assert pa.array(new.currs).equals(pa.array(updated)) or kind == "floats"  # where a NaN is not itself
 
 
-# ---- values ----------------------------------------------------------------------------------------------------------
-
-
 def test_transactional_example_of_the_documentation() -> None:
     store = DictMap(
         {("man",): TransactionalValue(1, 3), ("dog",): TransactionalValue(3, 4), ("apple",): TransactionalValue(2, 10)}
@@ -184,11 +179,8 @@ def test_transactional_example_of_the_documentation() -> None:
     counts = state.multi_update([("man",), ("dog",)], [CombinerValueUpdater(operator.add, n) for n in (2, 1)])
     state.commit(3)
     assert counts == [5, 4]
-    assert store.entries == {
-        ("man",): TransactionalValue(3, 5),
-        ("dog",): TransactionalValue(3, 4),
-        ("apple",): TransactionalValue(2, 10),
-    }
+    wanted = {"man": TransactionalValue(3, 5), "dog": TransactionalValue(3, 4), "apple": TransactionalValue(2, 10)}
+    assert store.entries == {(word,): value for word, value in wanted.items()}
 
 
 @pytest.mark.parametrize(("txid", "value", "prev"), [(3, 6, 4), (2, 3, 1)])
@@ -202,28 +194,16 @@ def test_opaque_example_of_the_documentation(txid: int, value: int, prev: int) -
 
 
 @pytest.mark.parametrize(
-    ("stored", "txid", "base"),
-    [
-        (OpaqueValue(4, 7, "prev", "curr"), 5, "curr"),  # the winner of batch 4
-        (OpaqueValue(4, 6, "prev", "curr"), 5, "prev"),  # a failed attempt of batch 4
-        (OpaqueValue(5, 7, "prev", "curr"), 5, "prev"),  # an earlier attempt of this batch, or a retried task
-        (OpaqueValue(5, 8, "prev", "curr"), 5, "prev"),
-    ],
-)
-def test_what_a_commit_starts_from(stored: OpaqueValue, txid: int, base: str) -> None:
-    assert stored.at(Snapshot(txid - 1, Winners(((1, 7),)))) == base
-
-
-@pytest.mark.parametrize(
     ("stored", "seen"),
     [
         (OpaqueValue(3, 7, "prev", "curr"), "curr"),
-        (OpaqueValue(4, 7, "prev", "curr"), "curr"),
-        (OpaqueValue(4, 6, "prev", "curr"), "prev"),
-        (OpaqueValue(5, 7, "prev", "curr"), "prev"),
+        (OpaqueValue(4, 7, "prev", "curr"), "curr"),  # the winner of batch 4
+        (OpaqueValue(4, 6, "prev", "curr"), "prev"),  # a failed attempt of batch 4
+        (OpaqueValue(5, 7, "prev", "curr"), "prev"),  # an earlier attempt of the next batch, or a retried task
+        (OpaqueValue(5, 8, "prev", "curr"), "prev"),
     ],
 )
-def test_what_a_snapshot_of_batch_4_sees(stored: OpaqueValue, seen: str) -> None:
+def test_what_a_snapshot_of_batch_4_sees_and_batch_5_starts_from(stored: OpaqueValue, seen: str) -> None:
     assert stored.at(Snapshot(4, Winners(((1, 7),)))) == seen
 
 

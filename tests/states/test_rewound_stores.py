@@ -1,7 +1,5 @@
 """Real stores that were set back are brought forward again (`state_recovery="rewind"`), also from the middle of a commit."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress

@@ -1,7 +1,5 @@
 """The first screen of each page of a store or a source: its program runs, and the own tools of a store see what it says."""
 
-from __future__ import annotations
-
 import re
 import socket
 from pathlib import Path
@@ -70,7 +68,6 @@ def test_a_page_begins_with_what_a_reader_needs(page: Path, tools: str) -> None:
     assert 1 < len(rows(text, "| setting | default | change it if |")) <= 6
 
 
-@pytest.mark.server
 def test_psql_sees_what_the_page_shows(postgres_server: Server, tmp_path: Path) -> None:
     with psycopg.connect(f"postgresql://trident@{postgres_server.address}/postgres", autocommit=True) as connection:
         connection.execute("CREATE DATABASE screens")
@@ -83,7 +80,6 @@ def test_psql_sees_what_the_page_shows(postgres_server: Server, tmp_path: Path) 
         assert [tuple(map(str, row)) for row in found] == [cells(line) for line in lines]
 
 
-@pytest.mark.server
 def test_redis_cli_sees_what_the_page_shows(redis_server: Server, tmp_path: Path) -> None:
     with Redis.from_url(f"redis://{redis_server.address}", decode_responses=True) as client:
         client.flushdb()
@@ -101,7 +97,6 @@ def test_redis_cli_sees_what_the_page_shows(redis_server: Server, tmp_path: Path
 
 
 @pytest.mark.long
-@pytest.mark.server
 def test_cqlsh_sees_what_the_page_shows(cassandra_server: Server, tmp_path: Path) -> None:
     host, _, port = cassandra_server.address.rpartition(":")
     given = {'"counts"': f'"screens", port={port}, replication=1', '["cassandra-1"]': f'["{host}"]'}
@@ -119,7 +114,6 @@ def test_cqlsh_sees_what_the_page_shows(cassandra_server: Server, tmp_path: Path
         cluster.shutdown()
 
 
-@pytest.mark.server
 def test_a_client_of_memcached_sees_what_the_page_shows(memcached_server: Server, tmp_path: Path) -> None:
     say(memcached_server, "flush_all\r\nquit\r\n")
     run("memcached.md", {"127.0.0.1:11211": memcached_server.address}, tmp_path)
@@ -139,7 +133,6 @@ def say(server: Server, text: str) -> list[str]:
         return [line.decode().rstrip() for line in stream]
 
 
-@pytest.mark.server
 def test_a_consumer_of_kafka_sees_what_the_page_shows(kafka_topics: Topics, tmp_path: Path) -> None:
     topic = kafka_topics.create()
     run("kafka.md", {"localhost:9092": kafka_topics.bootstrap, '"totals"': f'"{topic}"'}, tmp_path)

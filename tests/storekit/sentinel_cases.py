@@ -4,8 +4,6 @@ The rule is `check_move` of `trident.state.sentinel`. A store may state it in an
 cases are put to each store.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from trident.errors import BackendError, FencedError, SecondRunError, StateLossDetected, StatePlaceError

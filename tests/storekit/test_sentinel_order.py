@@ -1,7 +1,5 @@
 """One table of cases for the order of sentinels: the rule and the fence over a register; and how they are recorded."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

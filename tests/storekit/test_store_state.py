@@ -1,7 +1,5 @@
 """What every store of `trident.storekit` has: options, kinds, retries and chunks of its calls, and structs as columns."""
 
-from __future__ import annotations
-
 import itertools
 import logging
 import pickle

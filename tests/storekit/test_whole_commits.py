@@ -1,7 +1,5 @@
 """Commits that are one write, over rows in a dict: the contracts, and a write whose answer was lost."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

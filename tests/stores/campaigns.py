@@ -1,7 +1,5 @@
 """The campaigns by name, and their sizes."""
 
-from __future__ import annotations
-
 import io
 from collections import Counter
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The stores, one row each: how to start the server, how to make a state, and what the store claims."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 from collections.abc import Callable, Iterator, Mapping

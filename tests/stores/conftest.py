@@ -1,7 +1,5 @@
 """Each store is started once for all campaigns, by the first that asks for it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A driver without its loop: the log, the partitions of one state, and a plain dict fed each committed batch once."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping
 from functools import partial
@@ -84,7 +82,7 @@ class Driver:
         """The attempt is over; the next one has a higher number."""
         self.attempt += 1
 
-    def takeover(self) -> Driver:
+    def takeover(self) -> "Driver":
         """Return a driver that takes the log over, with instances of its own."""
         return Driver(
             self.home, self.name, self.log.reopen(takeover=True), go_on, self._proxied and self.home.store.by_address

@@ -1,7 +1,5 @@
 """Where a commit can be interrupted: a wrapper right above the store, below the chunks of a put."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -5,8 +5,6 @@ each batch had come once, or the store has *named* its loss on the way (`StateMi
 the state began anew. Nothing else may be: a wrong value fails, and so does a loss named by a store that keeps its data.
 """
 
-from __future__ import annotations
-
 import random
 import signal
 import time
@@ -31,9 +29,6 @@ RECOVERY_S, BACKOFF_S = 60.0, 0.02
 def kill(home: Home, kills: int, seed: int) -> Counter[str]:
     """Run batches, most of them with a kill; return how many ended exact, and which losses were named."""
     return _kill_server(home, kills, seed) if home.store.server is not None else _kill_process(home, kills, seed)
-
-
-# ---- the server ------------------------------------------------------------------------------------------------------
 
 
 class Fuse:
@@ -139,9 +134,6 @@ def _name_loss(driver: Driver, error: Exception, model: Model, named: list[str])
     if isinstance(error, StateMismatchError):  # else the replay meets it, if anything committed was lost
         driver.restart_state()
         model.clear()
-
-
-# ---- the process -----------------------------------------------------------------------------------------------------
 
 
 def _kill_process(home: Home, kills: int, seed: int) -> Counter[str]:

@@ -5,8 +5,6 @@ batches, and a read that shows another number than its snapshot's is wrong. One 
 having added something else, and is tried again. Readers are threads with instances of their own.
 """
 
-from __future__ import annotations
-
 import contextlib
 import random
 import threading

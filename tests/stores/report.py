@@ -3,8 +3,6 @@
 Exit code 1 if a promise is broken; the first thing that went wrong is printed below the table.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import tempfile

@@ -1,7 +1,5 @@
 """Every store under every campaign: small ones always, the full ones as soak tests. `report.py` prints the table."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The options of all stores have one vocabulary: an option has one name and one check, and type checkers know it."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 import subprocess
@@ -78,9 +76,8 @@ def test_shared_options_are_checked_alike(store: str) -> None:
         place["url"] = "redis://a"
     assert not names & FORMER
     for name in names & WRONG.keys():
-        with pytest.raises(
-            ConfigError, match=rf"{name}=.* of a {options.store} state: |a {options.store} state has TLS options"
-        ):
+        said = rf"{name}=.* of a {options.store} state: |a {options.store} state has TLS options"
+        with pytest.raises(ConfigError, match=said):
             options.of(None, {**place, name: WRONG[name]})
 
 

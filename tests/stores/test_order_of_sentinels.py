@@ -3,8 +3,6 @@
 And none where a commit is of no log. A reader moves none, and writes nothing else.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """The contracts of a store (`trident.testing`), as a user's tests run them, on every store that has a server or files."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any

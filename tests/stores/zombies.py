@@ -6,8 +6,6 @@ that a reader sees, now or after later batches, and it must be told: `FencedErro
 All in one order of events: the successor works in the call that the sleeper is in.
 """
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """Values and keys as bytes: what goes in comes out, type and all; equal keys are one sequence of bytes."""
 
-from __future__ import annotations
-
 import datetime as dt
 import math
 import struct
@@ -181,8 +179,6 @@ def test_any_bytes_are_decoded_or_refused(data: bytes) -> None:
     assert isinstance(value, STORABLE)
 
 
-# ---- many at once ----------------------------------------------------------------------------------------------------
-
 small = st.none() | st.integers() | st.text(max_size=9) | st.binary(max_size=9) | st.tuples(st.booleans(), st.dates())
 pairs = st.lists(small, min_size=2, max_size=2).map(encode)
 encoded = st.one_of(values.map(encode), small.map(encode), pairs)
@@ -248,9 +244,8 @@ def test_large_values_are_decoded_one_by_one(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_every_version_that_was_ever_written_can_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
     old, newer = encode([1, 2]), b"\x02" + b"2,1"
-    with pytest.raises(
-        CorruptValueError, match=r"decode b'\\x022,1': a stored value starts with byte 1.*newer version"
-    ):
+    said = r"decode b'\\x022,1': a stored value starts with byte 1.*newer version"
+    with pytest.raises(CorruptValueError, match=said):
         decode_many([old, newer])
     monkeypatch.setitem(codec._VERSIONS, 2, lambda body: [int(part) for part in bytes(body).split(b",")])
     assert decode(newer) == [2, 1]
@@ -363,9 +358,8 @@ def test_a_moment_that_python_does_not_have_in_utc_is_refused_by_name(year: int)
     key = (ends[year].replace(tzinfo=dt.timezone(dt.timedelta(hours=1 if year == 1 else -1))),)
     with pytest.raises(CorruptValueError, match=r"key \(datetime.datetime\(.*: date value out of range in UTC"):
         map_for(StateType.OPAQUE, DictMap(), "state", 0).multi_get([key])
-    with pytest.raises(
-        WrongKeyError, match="expected a value of type timestamp for 'at', got .*date value out of range"
-    ):
+    said = "expected a value of type timestamp for 'at', got .*date value out of range"
+    with pytest.raises(WrongKeyError, match=said):
         declared_keys([key], Fields("at: timestamp"), "state")
 
 
@@ -384,8 +378,6 @@ def test_bytes_that_are_no_key_are_refused(data: bytes) -> None:
         with pytest.raises(CorruptValueError, match="decode b"):
             decode_keys(several)
 
-
-# ---- NaN, which is not equal to itself -------------------------------------------------------------------------------
 
 STORES = [DictMap, MemoryBackingMap, lambda: SerializedMap(DictMap(), CodecSerializer())]
 

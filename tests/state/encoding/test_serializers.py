@@ -1,7 +1,5 @@
 """What the serializers write, byte by byte, and what they give back."""
 
-from __future__ import annotations
-
 import math
 from decimal import Decimal
 from typing import Any
@@ -98,9 +96,8 @@ def test_a_value_of_another_kind_is_refused(serializer: Any, fields: Any) -> Non
     bare = CodecSerializer if isinstance(serializer, CodecSerializer) else JSONNonTransactionalSerializer
     data = (bare(StateType.NON_TRANSACTIONAL) if bare is CodecSerializer else bare()).serialize(fields)
     form = {StateType.OPAQUE: "txid, attempt, prev, curr", StateType.TRANSACTIONAL: "txid, value"}[serializer.kind]
-    with pytest.raises(
-        CorruptValueError, match=rf"not \[{form}\] of an? {serializer.kind.value} state: .*another kind"
-    ):
+    said = rf"not \[{form}\] of an? {serializer.kind.value} state: .*another kind"
+    with pytest.raises(CorruptValueError, match=said):
         serializer.deserialize(data)
     with pytest.raises(CorruptValueError, match="not (Opaque|Transactional)Value"):
         serializer.serialize(fields)
@@ -121,8 +118,6 @@ def test_errors_name_the_key_and_a_value_that_cannot_be_written_writes_nothing()
         state.multi_put([("c",), ("d",)], [OPAQUE, OpaqueValue(1, 0, None, object())])
     assert store.puts == []
 
-
-# ---- many at once ----------------------------------------------------------------------------------------------------
 
 CODECS = [CodecSerializer(kind) for kind in StateType]
 ATTEMPTS = st.integers(0, 3) | st.just(A)
@@ -224,9 +219,6 @@ def test_a_map_serializes_many_at_once_where_the_serializer_can(serializer: Any,
     assert serializer.calls == calls
 
 
-# ---- by name ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("name", "kind", "cls"),
     [
@@ -251,13 +243,9 @@ def test_a_serializer_that_does_not_fit_is_refused() -> None:
     bad: Any = object()
     with pytest.raises(ConfigError, match=r"has no serialize\(obj\) and deserialize\(data\)"):
         serializer_for(bad, StateType.OPAQUE)
-    with pytest.raises(
-        ConfigError, match="a CodecSerializer of kind opaque was given to a state that is transactional"
-    ):
+    said = "a CodecSerializer of kind opaque was given to a state that is transactional"
+    with pytest.raises(ConfigError, match=said):
         serializer_for(CodecSerializer(), StateType.TRANSACTIONAL)
-
-
-# ---- values that a serializer of one's own wrote ----------------------------------------------------------------------
 
 
 def test_a_value_without_attempt_counts_as_committed_whatever_the_log_knows() -> None:

@@ -1,7 +1,5 @@
 """Values and keys of every Spark type, as they come out of a pipeline, come back from a store of bytes as they were."""
 
-from __future__ import annotations
-
 import datetime as dt
 import math
 from collections.abc import Sequence

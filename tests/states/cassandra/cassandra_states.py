@@ -1,7 +1,5 @@
 """What the tests of the Cassandra state share: the server as tests use it, and the driver's side of commits."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import count

@@ -1,7 +1,5 @@
 """A state in Cassandra whose fields are columns: what others see of it, and which states and keys have them."""
 
-from __future__ import annotations
-
 import datetime as dt
 import math
 import re
@@ -60,6 +58,12 @@ class Tables:
         ((found,),) = self.cql(f"SELECT {what} FROM {self.table(conf)} WHERE {where} ALLOW FILTERING")
         return found
 
+    def columns(self, table: str) -> dict[str, tuple[str, str]]:
+        """Return the kind and the type of each column."""
+        where = f"keyspace_name = 'tests' AND table_name = '{table}'"
+        found = self.cql(f"SELECT column_name, kind, type FROM system_schema.columns WHERE {where}")
+        return {name: (kind, type_) for name, kind, type_ in found}
+
     def bucket(self, conf: StateConf, key: bytes) -> str:
         return f"trident_state = '{conf.prefix}' AND trident_bucket = {crc32(key) % 128}"
 
@@ -70,9 +74,6 @@ class Tables:
 @pytest.fixture
 def tables(home: Home, cql: CassandraConnection) -> Tables:
     return Tables(home, cql)
-
-
-# ---- what others see -------------------------------------------------------------------------------------------------
 
 
 def word_count(tables: Tables, name: str, *lines: str) -> TridentTopology:
@@ -93,11 +94,9 @@ def test_a_colleague_reads_names_types_and_values(tables: Tables, tmp_path: Path
         running.process_all_available()
         assert sorted(running.state("count").get_tuples()) == [("cow", 1), ("moon", 1), ("the", 2)]
     table = f"{name}_count"
-    described = tables.cql(
-        f"SELECT column_name, kind, type FROM system_schema.columns WHERE keyspace_name = 'tests' AND table_name = '{table}'"
-    )
-    assert ("word", "clustering", "text") in described
-    assert ("count", "regular", "bigint") in described
+    described = tables.columns(table)
+    assert described["word"] == ("clustering", "text")
+    assert described["count"] == ("regular", "bigint")
     bucket = f"trident_state = '{name}/count' AND trident_bucket = {crc32(b'the') % 128}"
     assert tables.cql(f"SELECT count FROM tests.{table} WHERE {bucket} AND word = 'the'") == [(2,)]
     columns = "word, count, trident_txid, trident_attempt, trident_before"
@@ -162,13 +161,8 @@ def test_values_of_all_types_come_back_as_they_were(tables: Tables, type_: str) 
         commit_by(state, log, number, state.multi_put, keys, each)
     assert repr(state.multi_get(keys)) == repr(given)
     assert repr(state.multi_get_at(keys, Snapshot(1, log.winners))) == repr(samples)
-    types = dict(
-        tables.cql(
-            "SELECT column_name, type FROM system_schema.columns WHERE keyspace_name = 'tests' AND table_name = "
-            f"'plain_{conf.state}'"
-        )
-    )
-    assert ", ".join(types[name] for name in (("a", "b") if type_.startswith("struct") else ("count",))) == shown
+    columns = tables.columns(f"plain_{conf.state}")
+    assert ", ".join(columns[name][1] for name in (("a", "b") if type_.startswith("struct") else ("count",))) == shown
 
 
 def test_keys_of_all_types_are_found_and_listed(tables: Tables) -> None:
@@ -176,9 +170,8 @@ def test_keys_of_all_types_are_found_and_listed(tables: Tables) -> None:
     conf = tables.conf(*(f"k{at}: {type_}" for at, type_ in enumerate(fields)))
     state, log = tables.state(conf), Log()
     keys: list[Key] = [tuple(samples[at % len(samples)] for samples in fields.values()) for at in range(4)]
-    keys = [
-        tuple(0.5 if part in (0.1, 1e300) else part for part in key) for key in keys
-    ]  # a float of a key has 32 bits
+    # A float of a key has 32 bits.
+    keys = [tuple(0.5 if part in (0.1, 1e300) else part for part in key) for key in keys]
     keys = [tuple(math.nan if part != part else part for part in key) for key in keys]
     commit(state, log, 1, dict.fromkeys(keys, 1))
     commit(state, log, 2, dict.fromkeys(keys, 1))
@@ -208,9 +201,6 @@ def test_a_ttl_goes_with_every_row(tables: Tables) -> None:
     state = tables.state(conf, ttl_s=100_000)
     commit(state, log, 1, {"cow": 5})
     assert 99_000 < tables.one(conf, "TTL(count)", "word = 'cow'") <= 100_000
-
-
-# ---- what has no row -------------------------------------------------------------------------------------------------
 
 
 def test_a_null_in_a_key_is_refused_and_never_there(tables: Tables) -> None:
@@ -248,9 +238,6 @@ def test_a_value_that_does_not_fit_its_column_is_refused_by_name(tables: Tables)
     moments.begin_commit(Log().txid(1))
     with pytest.raises(CorruptValueError, match="'count': a Cassandra timestamp has milliseconds. Round"):
         moments.multi_put([("a",)], [MOMENT.replace(microsecond=1)])
-
-
-# ---- which states have columns ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -317,9 +304,6 @@ def test_states_that_share_a_table_do_not_meet(tables: Tables) -> None:
     assert [values(tables.state(conf, table=name), "cow") for conf in (one, two)] == [[1], [None]]
 
 
-# ---- foreign hands, and losses ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("kind", [StateType.OPAQUE, StateType.TRANSACTIONAL])
 def test_a_row_of_another_program_is_refused(tables: Tables, kind: StateType) -> None:
     conf, log = tables.conf(), Log()
@@ -334,9 +318,6 @@ def test_a_row_of_another_program_is_refused(tables: Tables, kind: StateType) ->
     commit(state, log, 2, {"cow": 1}, attempt=1)  # other keys go on
     tables.cql(f"DELETE FROM {tables.table(conf)} WHERE {tables.bucket(conf, b'the')} AND word = 'the'")
     assert values(state, "the", "cow") == [None, 2]
-
-
-# ---- writers that were replaced --------------------------------------------------------------------------------------
 
 
 def test_what_a_replaced_writer_sends_late_loses(tables: Tables) -> None:

@@ -1,7 +1,5 @@
 """A state in Cassandra when things go wrong: replaced writers, lost replies, a server that hangs or is killed."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -45,9 +43,6 @@ class Values(Sequence[bytes]):
         if at.start == self._at:
             self._act()
         return [self._value] * len(range(self._size)[at])
-
-
-# ---- writers that were replaced --------------------------------------------------------------------------------------
 
 
 def test_a_writer_that_wakes_up_between_windows_is_fenced_and_changes_nothing(home: Home) -> None:
@@ -164,9 +159,6 @@ def test_calls_of_a_commit_out_of_their_order_are_refused(home: Home) -> None:
         backing.begin(Txid(4, EPOCH, incarnation="log"))
 
 
-# ---- losses ----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("doing", "how"),
     [("put", "truncate"), ("delete", "truncate"), ("end", "truncate"), ("seal", "truncate"), ("seal", "reset")],
@@ -201,9 +193,6 @@ def test_a_foreign_record_is_named(home: Home, cql: CassandraConnection) -> None
     cql.define(insert.format(conf.prefix, FLOOR_BUCKET - 1, "02"))
     with pytest.raises(CorruptValueError, match="read the sentinel of partition 0 of state .* found .* in its place"):
         backing.read_sentinel()
-
-
-# ---- answers that do not come ----------------------------------------------------------------------------------------
 
 
 class Lossy:
@@ -276,8 +265,6 @@ def test_a_sentinel_is_moved_by_a_server_that_comes_back_in_time(home: Home) -> 
     assert backing.read_sentinel() == Sentinel("log", 2, EPOCH)
 
 
-# ---- errors of the driver --------------------------------------------------------------------------------------------
-
 REFUSED = cassandra.AuthenticationFailed("Bad credentials")
 
 
@@ -333,9 +320,6 @@ def test_after_an_error_nothing_more_is_sent(cql: CassandraConnection) -> None:
     assert len(taken) < 12
 
 
-# ---- the sentinel ----------------------------------------------------------------------------------------------------
-
-
 def test_what_is_written_after_the_seal_is_later_than_what_came_before_it(home: Home) -> None:
     backing, begun = home.map(home.conf()), Sentinel("log", 1, EPOCH, "", False)
     backing.move_sentinel(begun)
@@ -360,10 +344,8 @@ def test_one_run_of_an_attempt_does_not_seal_what_another_one_began(home: Home) 
 def test_the_record_of_a_sentinel_is_its_fields(home: Home) -> None:
     fields = ["log", 3, EPOCH, 10, bytes(range(8)), "words/count", False, "4f1c"]
     found = CODEC.decode(encode(fields), "state p")
-    assert (tuple(found.sentinel), found.notes) == (
-        ("log", 3, EPOCH, "words/count", False, "4f1c"),
-        (10, bytes(range(8))),
-    )
+    assert tuple(found.sentinel) == ("log", 3, EPOCH, "words/count", False, "4f1c")
+    assert found.notes == (10, bytes(range(8)))
     assert CODEC.encode(found) == encode(fields)
 
 

@@ -1,11 +1,10 @@
 """Fixtures of the tests of Delta states."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest
 
+from tests.states.delta.delta_bucket import Bucket
 from tests.states.delta.delta_states import OPENED
 
 
@@ -15,3 +14,10 @@ def closed() -> Iterator[None]:
     yield
     while OPENED:
         OPENED.pop().close()
+
+
+@pytest.fixture
+def bucket() -> Iterator[Bucket]:
+    bucket = Bucket()
+    yield bucket
+    bucket.close()

@@ -1,7 +1,5 @@
 """A bucket that speaks as much of the S3 protocol as object stores' clients need, on a free loopback port."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import subprocess

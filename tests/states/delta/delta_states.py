@@ -1,7 +1,5 @@
 """What the tests of the Delta state share: states, readers, and the log that a commit asks."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterable
@@ -20,7 +18,7 @@ from tests.harness.store_commits import update as update
 from tests.harness.store_commits import values as values
 from trident.state.interfaces import StateConf, StateType
 from trident.state.map_state import SnapshottableMap
-from trident.state.txid import Txid
+from trident.state.txid import Snapshot, Txid
 
 WORDS = StateConf("words", "counts", key_fields=(("word", "string"),), value_type="bigint")
 OPENED: list[Any] = []  # states that a test need not close
@@ -34,16 +32,22 @@ def state_at(path: Path, conf: StateConf = WORDS, kind: StateType = StateType.OP
     return state
 
 
-def begun_at(path: Path, **options: Any) -> tuple[Any, Log]:
-    """Return a state and its log after a batch that counted one man."""
+def begun_at(path: Path, batches: int = 1, **options: Any) -> tuple[Any, Log]:
+    """Return a state and its log after some batches of one man each."""
     state, log = state_at(path, **options), Log()
-    commit(state, log, 1, 1, {"man": 1})
+    count_men(state, log, range(1, batches + 1))
     return state, log
 
 
 def count_men(state: Any, log: Log, numbers: Iterable[int], attempt: int = 1) -> None:
     for number in numbers:
         commit(state, log, number, attempt, {"man": 1})
+
+
+def close_after(state: Any, log: Log, txid: int) -> None:
+    """Say that the log has a batch, and close the state, which shows it."""
+    state.recorded(Snapshot(txid, log.winners))
+    state.close()
 
 
 def reader_at(path: Path, kind: StateType = StateType.OPAQUE) -> Any:
@@ -54,6 +58,14 @@ def reader_at(path: Path, kind: StateType = StateType.OPAQUE) -> Any:
 def changes(path: Path) -> Path:
     """The table that holds the changes of a state, beside the one that people read."""
     return path / "_trident" / "changes"
+
+
+def clean_log(path: Path, keeps: int = 1) -> None:
+    """Delete what a checkpoint holds, as Delta's own clean-up does; `keeps`: but the newest entries."""
+    DeltaTable(changes(path)).create_checkpoint()
+    entries = sorted((changes(path) / "_delta_log").glob("*.json"))
+    for entry in entries[: len(entries) - keeps]:
+        entry.unlink()
 
 
 def people_read(path: Path) -> dict[Any, Any]:

@@ -1,7 +1,5 @@
 """The commits of a Delta state over real tables, its sentinel, and keys and values of every type."""
 
-from __future__ import annotations
-
 import datetime as dt
 import shutil
 from decimal import Decimal
@@ -79,23 +77,16 @@ def test_the_changes_of_a_state_are_no_state_of_their_own(tmp_path: Path) -> Non
             one.read_sentinel()
 
 
+@pytest.mark.parametrize(("missed", "told"), [(0, 1), (1, None)], ids=["all of it", "its changes"])
 def test_a_table_that_is_made_while_a_reader_looks_for_it_is_no_other_content(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missed: int, told: int | None
 ) -> None:
     commit(state_at(tmp_path / "t"), Log(), 1, 1, {"man": 1})
+    if told is None:  # they are still to be made
+        shutil.rmtree(changes(tmp_path / "t"))
     look, looks = TableOpening._version, iter(range(100))
-    monkeypatch.setattr(TableOpening, "_version", lambda *which: look(*which) if next(looks) else None)
-    assert values(reader_at(tmp_path / "t"), "man") == [1]
-
-
-def test_a_table_whose_changes_are_still_to_be_made_is_no_other_content(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    commit(state_at(tmp_path / "t"), Log(), 1, 1, {"man": 1})
-    shutil.rmtree(changes(tmp_path / "t"))
-    look, looks = TableOpening._version, iter(range(100))
-    monkeypatch.setattr(TableOpening, "_version", lambda *which: look(*which) if next(looks) != 1 else None)
-    assert values(reader_at(tmp_path / "t"), "man") == [None]
+    monkeypatch.setattr(TableOpening, "_version", lambda *which: look(*which) if next(looks) != missed else None)
+    assert values(reader_at(tmp_path / "t"), "man") == [told]
 
 
 def test_puts_outside_of_a_commit_are_durable_at_once(tmp_path: Path) -> None:
@@ -123,14 +114,9 @@ def test_a_table_is_one_partition_and_has_a_path(tmp_path: Path) -> None:
         DeltaState.opaque()
 
 
-# ---- readers ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_a_reader_whose_files_were_deleted_moves_on_to_the_newer_version(tmp_path: Path) -> None:
-    state, log = state_at(tmp_path, compact_after_commits=4), Log()
-    for number in range(1, 4):
-        commit(state, log, number, 1, {"man": 1})
+    state, log = begun_at(tmp_path, compact_after_commits=4, batches=3)
     reader = DeltaBackingMap(
         tmp_path, StateType.OPAQUE, StateConf(key_fields=WORDS.key_fields, value_type="bigint", read_only=True)
     )
@@ -281,9 +267,6 @@ def test_a_value_that_cannot_be_written_is_named_with_its_key(tmp_path: Path, va
     state.begin_commit(1)
     with pytest.raises(CorruptValueError, match=r"write key \('b',\): "):
         state.multi_put([("a",), ("b",)], [Decimal(1), {1j}])
-
-
-# ---- keys that are deleted and listed --------------------------------------------------------------------------------
 
 
 every_kind = pytest.mark.parametrize("kind", list(StateType), ids=lambda kind: kind.value)

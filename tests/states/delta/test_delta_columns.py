@@ -1,7 +1,5 @@
 """Commits by columns to a Delta table, in memory and beyond it: rows give the same, whatever fails or is opened again."""
 
-from __future__ import annotations
-
 import random
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The table of a Delta state that people read, and its past: what is shown when, and which batches can be read again."""
 
-from __future__ import annotations
-
 import os
 import random
 import threading
@@ -26,7 +24,10 @@ from tests.states.delta.delta_states import (
     WORDS,
     Log,
     add,
+    begun_at,
     changes,
+    clean_log,
+    close_after,
     commit,
     count_men,
     people_read,
@@ -63,8 +64,7 @@ def test_every_kind_of_reader_agrees(tmp_path: Path) -> None:
     for number in (1, 2):
         counts: dict[Any, Any] = {("the", day): 1.5, ("a", day): float(number)}
         commit(state, log, number, 1, counts)
-    state.recorded(Snapshot(2, log.winners))
-    state.close()
+    close_after(state, log, 2)
     wanted = [("a", day, 3.0), ("the", day, 3.0)]
     frame = DeltaTable(tmp_path).to_pandas().sort_values("word")
     assert list(frame.columns) == ["word", "day", "sum"]
@@ -81,8 +81,7 @@ def test_every_kind_of_reader_agrees(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", EVERY_KIND)
 def test_a_batch_that_is_not_recorded_and_a_failed_attempt_are_never_shown(tmp_path: Path, kind: StateType) -> None:
-    state, log = state_at(tmp_path, kind=kind), Log()
-    commit(state, log, 1, 1, {"man": 1})
+    state, log = begun_at(tmp_path, kind=kind)
     state.recorded(Snapshot(1, log.winners))
     commit(state, log, 2, 1, {"man": 1, "lost": 1}, record=False)
     state.wait_for_maintenance()
@@ -110,8 +109,7 @@ def test_a_batch_that_is_not_recorded_and_a_failed_attempt_are_never_shown(tmp_p
 
 
 def test_what_is_committed_is_known_at_the_next_commit_also_without_being_told(tmp_path: Path) -> None:
-    state, log = state_at(tmp_path), Log()
-    count_men(state, log, (1, 2, 3))
+    state, _ = begun_at(tmp_path, batches=3)
     state.wait_for_maintenance()
     assert (people_read(tmp_path), batch_of(tmp_path)) == ({"man": 2}, "2")
 
@@ -130,8 +128,7 @@ def test_removed_keys_have_no_row(tmp_path: Path) -> None:
     state, log = state_at(tmp_path), Log()
     commit(state, log, 1, 1, {"man": 1, "dog": 1})
     commit_by(state, log, 2, state.map_state.multi_remove, [("dog",)], attempt=1)
-    state.recorded(Snapshot(2, log.winners))
-    state.close()
+    close_after(state, log, 2)
     assert people_read(tmp_path) == {"man": 1}
 
 
@@ -139,8 +136,7 @@ def test_a_key_field_named_like_a_column_of_ours_keeps_its_name(tmp_path: Path) 
     conf = StateConf("t", "s", (("txid", "string"), ("value", "bigint")), "bigint", {}, False, "Value")
     state, log = state_at(tmp_path, conf), Log()
     commit(state, log, 1, 1, {("x", 5): 7})
-    state.recorded(Snapshot(1, log.winners))
-    state.close()
+    close_after(state, log, 1)
     assert DeltaTable(tmp_path).to_pyarrow_table().to_pylist() == [{"txid": "x", "value": 5, "Value_": 7}]
 
 
@@ -155,8 +151,7 @@ def test_a_value_that_is_a_struct_or_a_list_is_a_column_of_that_type(tmp_path: P
 
 
 def test_emptying_the_state_empties_what_is_shown(tmp_path: Path) -> None:
-    state, log = state_at(tmp_path), Log()
-    commit(state, log, 1, 1, {"man": 1})
+    state, log = begun_at(tmp_path)
     publish(state, log, 1)
     assert people_read(tmp_path) == {"man": 1}
     state.reset()
@@ -164,13 +159,11 @@ def test_emptying_the_state_empties_what_is_shown(tmp_path: Path) -> None:
 
 
 def test_what_others_did_to_the_table_is_undone_with_the_next_batch(tmp_path: Path) -> None:
-    state, log = state_at(tmp_path), Log()
-    commit(state, log, 1, 1, {"man": 1})
+    state, log = begun_at(tmp_path)
     publish(state, log, 1)
     write_deltalake(tmp_path, pa.table({"word": ["x"], "value": [5]}), mode="append")
     commit(state, log, 2, 1, {"man": 1})
-    state.recorded(Snapshot(2, log.winners))
-    state.close()
+    close_after(state, log, 2)
     assert people_read(tmp_path) == {"man": 2}
     assert values(reader_at(tmp_path), "x", "man") == [None, 2]
 
@@ -193,8 +186,7 @@ def test_a_replaced_writer_that_wakes_up_shows_no_earlier_batch(
     assert reached.wait(30)
     monkeypatch.undo()
     commit(second, log, 2, 2, {"man": 1})
-    second.recorded(Snapshot(2, log.winners))
-    second.close()
+    close_after(second, log, 2)
     assert people_read(tmp_path) == {"man": 2}
     go_on.set()
     first.close()
@@ -215,8 +207,7 @@ def test_publishing_that_fails_fails_no_batch_and_is_made_up_for(
     assert "shows an earlier batch for now: no space left" in caplog.text
     monkeypatch.undo()
     commit(state, log, 2, 1, {"man": 1})
-    state.recorded(Snapshot(2, log.winners))
-    state.close()
+    close_after(state, log, 2)
     assert people_read(tmp_path) == {"man": 2}
 
 
@@ -231,8 +222,7 @@ def test_old_files_go_and_the_changes_stay(tmp_path: Path) -> None:
             os.utime(file, (0, 0))
     assert DeltaTable(tmp_path).version() >= 38
     assert any((tmp_path / "_delta_log").glob("*.checkpoint.parquet"))
-    state.recorded(Snapshot(39, log.winners))
-    state.close()
+    close_after(state, log, 39)
     assert people_read(tmp_path) == {"man": 39}
     assert values(state_at(tmp_path), "man") == [39]
     assert pc.max(DeltaTable(changes(tmp_path)).to_pyarrow_table()["_seq"]).as_py() == 39
@@ -258,9 +248,6 @@ def test_a_delta_spout_follows_what_is_shown(tmp_path: Path) -> None:
     assert changed == {
         ("man", 1, "delete"), ("dog", 1, "delete"), ("man", 2, "insert"), ("dog", 1, "insert"), ("cow", 1, "insert"),
     }  # fmt: skip
-
-
-# ---- a Delta state as it was after an earlier batch ------------------------------------------------------------------
 
 
 def rows_at(state: Any, txid: int) -> dict[str, int]:
@@ -316,9 +303,8 @@ def test_a_batch_that_is_not_there_is_named(tmp_path: Path) -> None:
     count_men(state, log, (4, 5))
     with pytest.raises(StateError, match="as of batch 3: it is no longer retained; batches 4 to 5 are"):
         state.at(3)
-    with pytest.raises(
-        StateError, match="as of batch 6: the last batch that touched it is 5, .* give a Snapshot of its log"
-    ):
+    said = "as of batch 6: the last batch that touched it is 5, .* give a Snapshot of its log"
+    with pytest.raises(StateError, match=said):
         state.at(6)
     committed = log.winners
     commit(state, log, 9, 2, {"man": 50}, record=False)
@@ -329,12 +315,8 @@ def test_a_batch_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 
 def test_a_long_untouched_state_is_found_though_its_tables_log_was_cleaned(tmp_path: Path) -> None:
-    state, log = state_at(tmp_path), Log()
-    commit(state, log, 1, 1, {"man": 1})
-    table = DeltaTable(changes(tmp_path))
-    table.create_checkpoint()
-    for entry in (changes(tmp_path) / "_delta_log").glob("*.json"):
-        entry.unlink()
+    state, log = begun_at(tmp_path)
+    clean_log(tmp_path, 0)
     assert [state.at(Snapshot(number, log.winners)).multi_get([("man",)]) for number in (1, 7)] == [[1], [1]]
 
 
@@ -364,8 +346,7 @@ def test_the_retained_range_is_named_once_the_log_was_cleaned(tmp_path: Path) ->
 
 
 def test_a_table_whose_files_are_all_gone_says_so(tmp_path: Path) -> None:
-    state, log = state_at(tmp_path), Log()
-    commit(state, log, 1, 1, {"man": 1})
+    state, _ = begun_at(tmp_path)
     for found in changes(tmp_path).glob("*.parquet"):
         found.unlink()
     with pytest.raises(StateError, match="none of its batches can be read any more; its data files are missing"):
@@ -373,8 +354,7 @@ def test_a_table_whose_files_are_all_gone_says_so(tmp_path: Path) -> None:
 
 
 def test_only_batches_since_the_last_restart_of_the_log_count(tmp_path: Path) -> None:
-    state, log = state_at(tmp_path), Log()
-    count_men(state, log, range(1, 6))
+    state, _ = begun_at(tmp_path, batches=5)
     state.reset()
     with pytest.raises(StateError, match="holds no commit of a batch"):
         state.at(3)

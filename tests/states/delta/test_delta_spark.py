@@ -1,7 +1,5 @@
 """A Delta state and Spark."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

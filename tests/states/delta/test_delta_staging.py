@@ -1,7 +1,5 @@
 """Who may commit to a Delta table: the sentinel of its commits, and what tasks stage for the driver to publish."""
 
-from __future__ import annotations
-
 import os
 import secrets
 import shutil
@@ -29,6 +27,7 @@ from tests.states.delta.delta_states import (
     Log,
     begun_at,
     changes,
+    clean_log,
     commit,
     count_men,
     people_read,
@@ -324,9 +323,6 @@ def test_a_compaction_while_a_task_reads_the_log_hides_no_batch(
     assert values(reader_at(tmp_path), "man") == [4]
 
 
-# ---- who may write a Delta table -------------------------------------------------------------------------------------
-
-
 def map_at(path: Path) -> DeltaBackingMap:
     return DeltaBackingMap(path, StateType.OPAQUE, WORDS)
 
@@ -440,9 +436,8 @@ def filled_once(path: Path) -> Path:
 def test_a_state_below_another_table_is_refused_and_nothing_is_written(tmp_path: Path, inner: str) -> None:
     outer = filled_once(tmp_path / "outer")
     state = state_at(outer / inner)
-    with pytest.raises(
-        StateError, match=f"it lies in the folder of Delta table {outer.resolve()}, which deletes files"
-    ):
+    said = f"it lies in the folder of Delta table {outer.resolve()}, which deletes files"
+    with pytest.raises(StateError, match=said):
         state.begin_commit(Log().txid(1, 1))
     assert not (outer / inner).exists()
     (tmp_path / "link").symlink_to(outer)
@@ -491,23 +486,12 @@ def test_only_the_names_of_data_files_count_as_the_tables_own() -> None:
     assert only_data_files([*own, "a/part-0.parquet", "x.parquet", "part-0.parquet.bak"]) == own
 
 
-def test_a_state_below_another_table_in_a_bucket_is_refused() -> None:
-    bucket = Bucket()
-    try:
-        outer = DeltaState.opaque("s3://bucket/states", storage_options=storage(bucket))
-        commit(outer.factory.make_state(WORDS, 0, 1), Log(), 1, 1, {"man": 1})
-        inner = DeltaState.opaque("s3://bucket/states/a/words", storage_options=storage(bucket))
-        with pytest.raises(StateError, match="it lies in the folder of Delta table s3://bucket/states, which"):
-            inner.factory.make_state(WORDS, 0, 1).begin_commit(Log().txid(1, 1))
-    finally:
-        bucket.close()
-
-
-def clean_log(path: Path) -> None:
-    """Delete what a checkpoint holds, as Delta's own clean-up does."""
-    DeltaTable(changes(path)).create_checkpoint()
-    for entry in sorted((changes(path) / "_delta_log").glob("*.json"))[:-1]:
-        entry.unlink()
+def test_a_state_below_another_table_in_a_bucket_is_refused(bucket: Bucket) -> None:
+    outer = DeltaState.opaque("s3://bucket/states", storage_options=storage(bucket))
+    commit(outer.factory.make_state(WORDS, 0, 1), Log(), 1, 1, {"man": 1})
+    inner = DeltaState.opaque("s3://bucket/states/a/words", storage_options=storage(bucket))
+    with pytest.raises(StateError, match="it lies in the folder of Delta table s3://bucket/states, which"):
+        inner.factory.make_state(WORDS, 0, 1).begin_commit(Log().txid(1, 1))
 
 
 FEW_VERSIONS = {"compact_after_commits": 8, "checkpoint_interval": 8, "retained_versions": 20, "fsync": False}
@@ -532,9 +516,8 @@ def test_a_paused_writer_is_fenced_once_its_successor_has_committed(tmp_path: Pa
         clean_log(tmp_path)
     assert (changes(tmp_path) / "_delta_log" / f"{2:020}.json").exists() == (last == 2)
     rows, version = DeltaTable(changes(tmp_path)).to_pyarrow_table().num_rows, version_of(tmp_path)
-    with pytest.raises(
-        FencedError, match=f"this writer is batch 2 attempt 1 .* but batch {last} attempt 2 .*taken over"
-    ):
+    said = f"this writer is batch 2 attempt 1 .* but batch {last} attempt 2 .*taken over"
+    with pytest.raises(FencedError, match=said):
         old.commit(paused)
     assert (DeltaTable(changes(tmp_path)).to_pyarrow_table().num_rows, version_of(tmp_path)) == (rows, version)
     with pytest.raises(FencedError):
@@ -586,8 +569,7 @@ def test_drivers_that_make_the_tables_together_are_told_apart_at_the_commit(tmp_
 
 
 def test_a_batch_is_refused_if_another_program_committed_and_its_replay_is_exact(tmp_path: Path) -> None:
-    state, log = state_at(tmp_path), Log()
-    commit(state, log, 1, 1, {"man": 1})
+    state, log = begun_at(tmp_path)
     commit(state, log, 2, 1, {"man": 1})
     txid = log.txid(3, 1)
     state.begin_commit(txid)

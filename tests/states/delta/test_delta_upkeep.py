@@ -1,7 +1,5 @@
 """The upkeep of a Delta state: compaction, old files, and rows that expire."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import random
@@ -31,6 +29,7 @@ from tests.states.delta.delta_states import (
     Log,
     begun_at,
     changes,
+    clean_log,
     commit,
     commit_until_killed,
     count_men,
@@ -114,13 +113,9 @@ def test_the_sentinel_survives_a_compaction_right_after_its_commit(tmp_path: Pat
 
 
 def test_the_sentinel_survives_compaction_by_other_programs_and_log_clean_up(tmp_path: Path) -> None:
-    state, log = state_at(tmp_path), Log()
-    count_men(state, log, range(1, 5))
-    table = DeltaTable(changes(tmp_path))
-    table.optimize.compact()
-    table.create_checkpoint()
-    for entry in sorted((changes(tmp_path) / "_delta_log").glob("*.json"))[:-1]:
-        entry.unlink()
+    state, log = begun_at(tmp_path, batches=4)
+    DeltaTable(changes(tmp_path)).optimize.compact()
+    clean_log(tmp_path)
     assert state_at(tmp_path).read_sentinel() == log.expected
     commit(state, log, 5, 1, {"man": 1})
     assert values(state_at(tmp_path), "man") == [5]
@@ -138,9 +133,6 @@ def test_files_that_no_version_refers_to_are_deleted_once_they_are_old(tmp_path:
     count_men(state, log, range(2, 12))
     assert (old.exists(), young.exists()) == (False, True)
     assert values(state_at(tmp_path), "man") == [11]
-
-
-# ---- beside the commits ---------------------------------------------------------------------------------------------
 
 
 class Gate:
@@ -239,8 +231,7 @@ def test_a_compaction_that_fails_fails_no_batch_and_is_tried_again(
         replace(table, *arguments)
 
     monkeypatch.setattr(StateTable, "replace", failing)
-    state, log = state_at(tmp_path, compact_after_commits=4, background_maintenance=False), Log()
-    count_men(state, log, range(1, 9))
+    begun_at(tmp_path, compact_after_commits=4, background_maintenance=False, batches=8)
     assert "maintenance of state 'counts' partition 0" in caplog.text
     assert notes(tmp_path) == ["rows"]
     assert values(state_at(tmp_path), "man") == [8]
@@ -267,9 +258,6 @@ def test_a_process_that_ends_without_close_ends_in_order(tmp_path: Path) -> None
     run = subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, capture_output=True, text=True)
     assert (run.returncode, run.stderr) == (0, "")
     assert values(state_at(tmp_path), "7") == [19]
-
-
-# ---- what is merged -------------------------------------------------------------------------------------------------
 
 
 def files_of_rows(*rows: int) -> list[DataFile]:
@@ -312,9 +300,6 @@ def test_keys_and_states_of_every_kind_are_merged(tmp_path: Path, conf: StateCon
     assert state_at(tmp_path, conf, kind).multi_get([(part,)]) == [8]
 
 
-# ---- bounds ---------------------------------------------------------------------------------------------------------
-
-
 def test_commits_themselves_write_no_checkpoint(tmp_path: Path) -> None:
     table = tmp_path / "table"
     state, log = begun_at(table, checkpoint_interval=2, background_maintenance=False)
@@ -323,9 +308,6 @@ def test_commits_themselves_write_no_checkpoint(tmp_path: Path) -> None:
     assert len(log_files(table, ".parquet")) == 1
     shutil.copytree(table, tmp_path / "copy")
     assert values(state_at(tmp_path / "copy"), "man") == [2]
-
-
-# ---- old versions -------------------------------------------------------------------------------------------------------
 
 
 def files_of(path: Path) -> int:
@@ -350,14 +332,12 @@ def test_batches_of_the_versions_kept_can_be_read_and_the_others_are_named(tmp_p
 @pytest.mark.long
 def test_without_the_bound_all_versions_of_the_hours_are_kept(tmp_path: Path) -> None:
     options = {**SMALL, "retained_versions": None}
-    state, log = state_at(tmp_path, background_maintenance=False, **options), Log()
-    count_men(state, log, range(1, 61))
+    state, _ = begun_at(tmp_path, background_maintenance=False, **options, batches=60)
     assert [state.at(number).multi_get([("man",)]) for number in (1, 30, 60)] == [[1], [30], [60]]
 
 
 def test_a_checkpoint_does_not_hold_the_files_that_were_merged(tmp_path: Path) -> None:
-    state, log = state_at(tmp_path, background_maintenance=False, **SMALL), Log()
-    count_men(state, log, range(1, 41))
+    begun_at(tmp_path, background_maintenance=False, **SMALL, batches=40)
     newest = max((changes(tmp_path) / "_delta_log").glob("*.checkpoint.parquet"))
     assert pq.read_table(newest)["remove"].null_count == pq.read_table(newest).num_rows
 
@@ -375,8 +355,7 @@ def test_files_that_another_program_brought_back_stay(tmp_path: Path) -> None:
 
 def test_a_file_that_was_replaced_only_now_is_not_deleted_for_its_age(tmp_path: Path) -> None:
     options: dict[str, Any] = {"compact_after_commits": 4, "vacuum_after_hours": 1, "background_maintenance": False}
-    state, log = state_at(tmp_path, **options), Log()
-    count_men(state, log, range(1, 4))
+    state, log = begun_at(tmp_path, **options, batches=3)
     for file in changes(tmp_path).glob("*.parquet"):
         os.utime(file, (file.stat().st_mtime - 7200,) * 2)
     for number in range(4, 41):  # files are deleted after every eighth compaction
@@ -428,9 +407,6 @@ def test_a_kill_between_two_deletions_leaves_the_rest_to_the_next_writer(
         commit(state, log, number, 9, {"all": 1})
     assert values(reader_at(path), "all") == [len(done) + 40]
     assert files_of(path) <= 70
-
-
-# ---- rows of a Delta state that expire -------------------------------------------------------------------------------
 
 
 DAY = 86_400
@@ -581,8 +557,7 @@ def test_a_state_with_a_ttl_stays_in_memory_and_one_in_files_takes_none(tmp_path
     for number in range(1, 4):
         commit(state, log, number, 1, words)
     assert state_at(tmp_path / "a", ttl_s=DAY)._backing.read_sentinel() == log.expected
-    log = Log()
-    state = state_at(tmp_path / "b", max_keys_in_memory=5)
+    state, log = state_at(tmp_path / "b", max_keys_in_memory=5), Log()
     for number in range(1, 4):
         commit(state, log, number, 1, words)
     state.close()
@@ -592,16 +567,10 @@ def test_a_state_with_a_ttl_stays_in_memory_and_one_in_files_takes_none(tmp_path
 
 
 def test_what_cannot_expire_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(
-        ConfigError, match=r"ttl_s=60 of a Delta state: a value may expire before its batch is replayed"
-    ):
-        DeltaState.opaque(tmp_path, ttl_s=60)
     stream = TridentTopology("t").new_stream("s", RowsSpout("word: string", {}))
     with pytest.raises(TopologyError, match="expire 86400 seconds after they were written"):
         stream.window(TumblingCountWindow.of(3), DeltaState.opaque(tmp_path, ttl_s=DAY), "word", Count(), "n")
 
-
-# ---- replays ---------------------------------------------------------------------------------------------------------
 
 POINTS = ["process", "begin_commit:count", "put:count", "commit:count", "record"]
 LIVES = [0, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(1, 300))]

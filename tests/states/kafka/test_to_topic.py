@@ -1,7 +1,5 @@
 """ToTopic: which fields a record is made of, and how values become bytes. No broker is asked."""
 
-from __future__ import annotations
-
 import io
 import json
 import re
@@ -112,9 +110,8 @@ def test_a_field_that_is_not_there_is_named() -> None:
 
 
 def test_wrong_encodings_are_refused_where_they_are_given() -> None:
-    with pytest.raises(
-        ConfigError, match=r"encode='xml' of ToTopic: give 'auto', 'json', Avro\(schema\) or a function"
-    ):
+    said = r"encode='xml' of ToTopic: give 'auto', 'json', Avro\(schema\) or a function"
+    with pytest.raises(ConfigError, match=said):
         ToTopic(encode="xml")
     with pytest.raises(ConfigError, match="encode_key=None of ToTopic"):
         ToTopic(encode_key=None)  # type: ignore[arg-type]

@@ -1,7 +1,5 @@
 """Memcached forgets: every loss is named, and as a cache it says nothing that is not so."""
 
-from __future__ import annotations
-
 import logging
 import os
 import pickle
@@ -296,9 +294,6 @@ def test_servers_all_empty_are_rewound_and_some_empty_are_refused(servers: list[
     assert run() == {2}
 
 
-# ---- the comparison --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("now", "text"),
     [
@@ -328,9 +323,6 @@ def test_losses_of_several_servers_are_all_named() -> None:
 def test_a_record_of_another_program_is_refused(data: bytes) -> None:
     with pytest.raises(CorruptValueError, match="read the sentinel of state p: .* another program wrote it"):
         BaselineCodec().decode(data, "state p")
-
-
-# ---- what drops items, and a cache -----------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -562,9 +554,6 @@ def test_servers_that_drop_items_are_warned_of(
     storage, repair = caplog.messages
     assert "drops items when its external storage (ext_path) is full, also with -M" in storage
     assert "tail_repair_time" in repair
-
-
-# ---- the comparison --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("flushes", [2, 0])

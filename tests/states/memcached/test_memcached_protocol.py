@@ -1,7 +1,5 @@
 """Framing and names: what is cut out of the stream is what was put in, however the bytes arrive."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -135,8 +133,6 @@ def test_what_the_server_stores_is_what_comes_back(memcached_server: Server, sto
     client.close()
 
 
-# ---- names -----------------------------------------------------------------------------------------------------------
-
 CONF = StateConf("words", "counts")
 KEYS: list[tuple[Any, ...]] = [
     ("the",), ("=the",), ("#the",), ("a b",), ("",), (), ("é",), ("a\r\nb",), (1,), ("1",), (1.0,), (True,), (None,),
@@ -187,9 +183,6 @@ def test_the_value_of_another_key_under_the_same_hash_is_refused() -> None:
     for other in (b"two", b"on", b"onev"):
         with pytest.raises(CorruptValueError, match="belongs to another key"):
             Named([b"name"], {0: other}).unwrap([(other,)], {b"name": data})
-
-
-# ---- servers ---------------------------------------------------------------------------------------------------------
 
 
 def placed(*servers: str) -> dict[bytes, str]:

@@ -1,7 +1,5 @@
 """State in memory: where the data live, who may write them, what is removed, and what an LRU forgets."""
 
-from __future__ import annotations
-
 import dataclasses
 import pickle
 from functools import partial
@@ -76,9 +74,6 @@ def test_an_lru_keeps_its_number_of_entries_for_each_partition() -> None:
     assert factory.make_state(CONF, 0, 3).multi_get(keys) == [1, 2] * 3
     commit(factory.make_state(CONF, 0, 1), 2, g=3)
     assert factory.make_state(CONF, 0, 1).multi_get([*keys, ("g",)]) == [None] * 5 + [2, 3]
-
-
-# ---- LRU -------------------------------------------------------------------------------------------------------------
 
 
 @every_kind

@@ -1,7 +1,5 @@
 """States in memory that are columns of numbers and structs: whatever is done to them, a dict gives the same."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Sequence
@@ -33,8 +31,6 @@ pytestmark = pytest.mark.usefixtures("always_columns")
 COMBINE = {"sum": Sum().combine, "min": Min().combine, "max": Max().combine}
 MOST = (1 << 63) - 1
 
-
-# ---- one schedule, two maps ------------------------------------------------------------------------------------------
 
 FLOATS = [0.0, -0.0, 1.5, -2.25, math.inf, -math.inf, math.nan, 1e308]
 NUMBERS: dict[str, list[Any]] = {"bigint": [*range(-9, 10), MOST, -MOST - 1, MOST // 2 + 1], "double": FLOATS}
@@ -96,9 +92,6 @@ def test_columns_of_numbers_and_a_dict_tell_the_same_of_any_schedule(
     assert columns
 
 
-# ---- what columns hold, and what they do not ---------------------------------------------------------------------------
-
-
 BIGINT, DOUBLE = NumberForm(("bigint",)), NumberForm(("double",))
 
 
@@ -137,12 +130,8 @@ def test_what_was_there_before_the_first_columns_stays() -> None:
     assert data.values.columns is None
     assert summed_up(state, 2, a=1, b=2) == [6, 2]
     assert (data.values.columns is not None, data.values.entries, len(data)) == (True, {}, 3)
-    assert state.backing.multi_get([("a",), ("gone",), ("b",), ("never",)]) == [
-        OpaqueValue(2, 0, 5, 6),
-        OpaqueValue(1, 0, None, None),
-        OpaqueValue(2, 0, None, 2),
-        None,
-    ]
+    stored = [OpaqueValue(2, 0, 5, 6), OpaqueValue(1, 0, None, None), OpaqueValue(2, 0, None, 2), None]
+    assert state.backing.multi_get([("a",), ("gone",), ("b",), ("never",)]) == stored
 
 
 @pytest.mark.parametrize("odd", ["text", [1], True, 1.5, MOST + 1, (1, 2)])
@@ -209,9 +198,6 @@ def test_only_opaque_states_without_a_bound_take_columns() -> None:
     assert not OpaqueMap(DictMap()).facts.keeps_columns
 
 
-# ---- rows ------------------------------------------------------------------------------------------------------------
-
-
 def value(number: Any) -> OpaqueValue:
     return OpaqueValue(1, 1, None, number)
 
@@ -261,9 +247,6 @@ def test_a_number_of_another_type_is_not_taken() -> None:
     assert not columns.put([("c", "d")], [value(0.5)])
     assert columns.get([("a",), ("b",), ("c",)]) == [value(None), value(0.5), None]
     assert columns.find(KeyColumns([["a"], ["b"]])) is None
-
-
-# ---- several numbers a key -------------------------------------------------------------------------------------------
 
 
 GIVEN = {"rows": Count(), "sum": Sum("n"), "mean": Avg("n"), "means": Avg("d"), "least": Min("d"), "most": Max("n")}
@@ -364,12 +347,10 @@ def test_a_sum_beyond_64_bits_is_left_to_python_and_nothing_is_written() -> None
 
 
 def test_values_of_another_form_are_left_to_python() -> None:
-    other = MemoryData(form=NumberForm.of("struct<rows:bigint>"))
-    assert summed(OpaqueMap(ColumnarMemoryMap(other)), 1, [value_with(1, 1, 1.0, 1.0, 1)]) is None
-    assert summed(OpaqueMap(ColumnarMemoryMap(MemoryData())), 1, [value_with(1, 1, 1.0, 1.0, 1)]) is None
-    assert (
-        summed(OpaqueMap(ColumnarMemoryMap(MemoryData(form=FORM))), 1, [value_with(1, 1, 1.0, 1.0, 1)], "sum") is None
-    )
+    values = [value_with(1, 1, 1.0, 1.0, 1)]
+    for form in (NumberForm.of("struct<rows:bigint>"), None):
+        assert summed(opened(MemoryData(form=form)), 1, values) is None
+    assert summed(opened(MemoryData(form=FORM)), 1, values, "sum") is None
 
 
 @pytest.mark.parametrize("type_", ["string", "struct<>", "struct<a:string>", "struct<a:bigint,b:decimal(10,2)>"])

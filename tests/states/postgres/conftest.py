@@ -1,7 +1,5 @@
 """The states of each test on a server that all tests share."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

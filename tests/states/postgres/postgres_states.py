@@ -1,7 +1,5 @@
 """What the tests of the PostgreSQL state share: states of a server, and SQL beside them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count

@@ -1,7 +1,5 @@
 """The view of committed values says what readers of Trident say; the programs of the pages print what they show."""
 
-from __future__ import annotations
-
 import random
 import re
 import textwrap
@@ -55,7 +53,6 @@ class Words:
         return sorted(self.home.sql(f"SELECT * FROM {self.view}"), key=repr)
 
 
-@pytest.mark.server
 @pytest.mark.parametrize("kind", ["opaque", "transactional"])
 def test_any_program_reads_what_is_committed(home: Home, kind: str) -> None:
     words = Words(home, kind)
@@ -69,7 +66,6 @@ def test_any_program_reads_what_is_committed(home: Home, kind: str) -> None:
     assert words.rows() == ([("cow", 2), ("the", 4), (None, 4)] if kind == "opaque" else ahead)
 
 
-@pytest.mark.server
 def test_table_and_view_follow_a_declaration_that_has_changed(home: Home) -> None:
     words, later = Words(home), [("the", 7), ("old", 1), ("the", 9)]
     words.run({"total": Sum("n"), "rows": Count()})
@@ -82,7 +78,6 @@ def test_table_and_view_follow_a_declaration_that_has_changed(home: Home) -> Non
     assert words.read("total", "most") == [("cow", 2, None), ("old", 1, 1), ("the", 20, 9), (None, 4, None)]
 
 
-@pytest.mark.server
 def test_a_value_of_several_columns_is_read_as_it_is_committed(home: Home) -> None:
     words, columns = Words(home), ("total", "mean", "mean_count")
     words.run({"total": Sum("n"), "mean": Avg("n")})
@@ -97,20 +92,15 @@ def test_a_value_of_several_columns_is_read_as_it_is_committed(home: Home) -> No
     assert words.read(*columns) == committed
 
 
-@pytest.mark.server
 def test_names_of_any_kind_are_those_of_the_view(home: Home) -> None:
     words = Words(home)
     words.options["table"] = f'{words.name} of "100 %s" {{own}}'
     words.run(named=("value", "select"))
     name = words.options["table"].replace('"', '""')
-    assert sorted(home.sql(f'SELECT value, "select" FROM "{name}_committed"'), key=repr) == [
-        ("cow", 2),
-        ("the", 4),
-        (None, 4),
-    ]
+    found = sorted(home.sql(f'SELECT value, "select" FROM "{name}_committed"'), key=repr)
+    assert found == [("cow", 2), ("the", 4), (None, 4)]
 
 
-@pytest.mark.server
 def test_what_counts_is_what_the_rule_of_readers_says(home: Home) -> None:
     """For any winners, adopted batches and stored values: the rule in SQL beside the one in Python."""
     words, draw = Words(home), random.Random(7)
@@ -126,15 +116,10 @@ def test_what_counts_is_what_the_rule_of_readers_says(home: Home) -> None:
         snapshot = reader.refresh().snapshot("words")
     home.sql(f'TRUNCATE "{words.name}"')
     winners = [attempt for _, attempt in snapshot.winners.ranges]
-    values = {
-        f"k{number}": OpaqueValue(
-            draw.randrange(snapshot.txid + 2),
-            draw.choice([-1, *winners]),
-            draw.choice([None, 1]),
-            draw.choice([None, 2]),
-        )
-        for number in range(600)
-    }
+    values = {}
+    for number in range(600):
+        txid, attempt = draw.randrange(snapshot.txid + 2), draw.choice([-1, *winners])
+        values[f"k{number}"] = OpaqueValue(txid, attempt, draw.choice([None, 1]), draw.choice([None, 2]))
     with psycopg.connect(home.url, autocommit=True) as connection, connection.cursor() as cursor:
         statement = f'INSERT INTO "{words.name}" (word, trident_txid, trident_attempt, trident_before, total) VALUES '
         cursor.executemany(
@@ -145,7 +130,6 @@ def test_what_counts_is_what_the_rule_of_readers_says(home: Home) -> None:
     assert 50 < len(wanted) < 600
 
 
-@pytest.mark.server
 def test_another_relation_of_that_name_is_left_alone_and_named(home: Home, caplog: pytest.LogCaptureFixture) -> None:
     words = Words(home)
     home.sql(f"CREATE TABLE {words.view} (mine text)")
@@ -157,7 +141,6 @@ def test_another_relation_of_that_name_is_left_alone_and_named(home: Home, caplo
     assert len(words.rows()) == 3
 
 
-@pytest.mark.server
 def test_a_user_who_may_not_make_views_is_told_and_counts_all_the_same(
     home: Home, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -179,7 +162,6 @@ def test_a_user_who_may_not_make_views_is_told_and_counts_all_the_same(
         home.sql(f"DROP OWNED BY {role}; DROP ROLE {role}; DROP SCHEMA {schema} CASCADE")
 
 
-@pytest.mark.server
 def test_a_log_that_moves_elsewhere_takes_the_view_along(home: Home, tmp_path: Path) -> None:
     words = Words(home)
     words.run()
@@ -188,7 +170,6 @@ def test_a_log_that_moves_elsewhere_takes_the_view_along(home: Home, tmp_path: P
     assert home.sql(f"SELECT to_regclass('{words.view}')") == [(None,)]
 
 
-@pytest.mark.server
 def test_the_view_is_made_once_and_changes_with_its_statement(home: Home) -> None:
     words = Words(home)
     made = f"SELECT xmin::text FROM pg_class WHERE oid = '{words.view}'::regclass"
@@ -200,9 +181,6 @@ def test_the_view_is_made_once_and_changes_with_its_statement(home: Home) -> Non
     words.run()
     assert home.sql(made) != before
     assert len(words.rows()) == 3
-
-
-# ---- what pages show of a table --------------------------------------------------------------------------------------
 
 
 _DOCS = Path(__file__).parents[3] / "docs"

@@ -1,7 +1,5 @@
 """Where log and states are in one database, a batch's writes and its record are one transaction."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Callable, Iterator
@@ -148,8 +146,6 @@ def test_a_table_emptied_before_the_transaction_is_found_and_not_recorded(home: 
         running.process_all_available()
     assert (counts.batches(), counts.counts()) == (2, [])
 
-
-# ---- when it is so ---------------------------------------------------------------------------------------------------
 
 HERE = "postgresql://trident@db/shop"
 LOG = f"{HERE}?topology=words"

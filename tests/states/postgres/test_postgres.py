@@ -1,7 +1,5 @@
 """A state in PostgreSQL: what is stored, read, listed, removed and refused, on a real server."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os
@@ -27,9 +25,6 @@ def test_what_libpq_asks_is_not_asked_twice() -> None:
         "connection failed: Connection refused\n\tIs the server running on that host and accepting TCP/IP connections?"
     )
     assert text_of(psycopg.OperationalError(refused)) == "connection failed: Connection refused"
-
-
-# ---- what is stored --------------------------------------------------------------------------------------------------
 
 
 def test_a_state_is_one_table_that_other_programs_can_read(home: Home) -> None:
@@ -81,9 +76,6 @@ def test_a_large_commit_is_several_statements_and_one_transaction(either: Home) 
     assert dict(state.get_tuples()) == {word: 2 * number for word, number in words.items()}
 
 
-# ---- reading ---------------------------------------------------------------------------------------------------------
-
-
 def test_a_state_that_nobody_wrote_is_empty(home: Home) -> None:
     conf = home.conf()
     reader = home.state(replace(conf, read_only=True))
@@ -98,9 +90,6 @@ def test_a_state_that_nobody_wrote_is_empty(home: Home) -> None:
 def test_the_session_of_a_reader_is_read_only(home: Home) -> None:
     session = home.session(replace(home.conf(), read_only=True))
     assert session.run("look", lambda one: one.execute("SHOW transaction_read_only").fetchone()) == ("on",)
-
-
-# ---- what is found ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("how", ["TRUNCATE", "DROP TABLE", "DELETE FROM"])
@@ -200,9 +189,6 @@ def test_the_documented_rights_are_enough(either: Home) -> None:
     either.sql("; ".join(f"DROP OWNED BY {role}; DROP ROLE {role}" for role in (writer, reader)))
 
 
-# ---- connections -----------------------------------------------------------------------------------------------------
-
-
 def test_a_session_is_set_up_so_that_commits_are_durable(home: Home, caplog: pytest.LogCaptureFixture) -> None:
     home.sql("CREATE ROLE quick LOGIN SUPERUSER")
     home.sql("ALTER ROLE quick SET synchronous_commit = off")
@@ -249,11 +235,8 @@ def test_a_forked_child_has_a_connection_of_its_own(home: Home) -> None:
             r"the url of a PostgreSQL state is mysql://\*\*\*@host/db: write postgresql://",
         ),
         ({"url": "host=a password=hush"}, "the url of a PostgreSQL state is no URL: write postgresql://"),
-        ({"timeout_s": 0}, "timeout_s=0 of a PostgreSQL state: give seconds above 0"),
-        ({"tls_ca_file": "ca.pem"}, "nothing would be encrypted"),
         ({"table": "x" * 64}, "give 1 to 63 bytes"),
         ({"schema": ""}, "give 1 to 63 bytes"),
-        ({"serializer": "pickle"}, "serializer 'pickle' is unknown"),
     ],
 )
 def test_impossible_options_are_refused_where_they_are_given(options: dict[str, Any], text: str) -> None:

@@ -1,7 +1,5 @@
 """A state in PostgreSQL whose fields are columns: what others see of it, and what is found of foreign hands."""
 
-from __future__ import annotations
-
 import datetime as dt
 import json
 import math
@@ -33,9 +31,6 @@ def conf_of(home: Home, *keys: str, value: str = "bigint") -> StateConf:
 
 def rows_of(home: Home, table: str, columns: str = "word, count") -> list[Any]:
     return sorted(home.sql(f'SELECT {columns} FROM "{table}"'))
-
-
-# ---- what others see -------------------------------------------------------------------------------------------------
 
 
 def word_count(home: Home, name: str, *lines: str, partitions: int = 2) -> TridentTopology:
@@ -86,17 +81,13 @@ def test_a_plain_select_sees_the_last_commit_whole_and_says_by_whom(home: Home) 
     assert rows_of(home, conf.prefix) == [("cow", 1), ("the", 2)]  # during the commit: the last one
     state.commit(txid)  # the driver is killed before the log has it: what is being committed, and what was before
     columns = "word, count, trident_txid, trident_attempt, trident_before"
-    assert rows_of(home, conf.prefix, columns) == [
-        ("cow", 11, 2, 0, 1),
-        ("moon", 1, 2, 0, None),
-        ("the", 2, 1, 0, None),
-    ]
+    committing = [("cow", 11, 2, 0, 1), ("moon", 1, 2, 0, None), ("the", 2, 1, 0, None)]
+    assert rows_of(home, conf.prefix, columns) == committing
     successor, log.epoch = home.state(conf), 1
     commit(successor, log, 2, 0, {"cow": 5})  # the replay after a takeover has other rows
     commit(successor, log, 3, 0, {"the": 1})
-    assert rows_of(home, conf.prefix, columns) == [
-        ("cow", 6, 2, 1, 1), ("moon", 1, 2, 0, None), ("the", 3, 3, 1, 2),
-    ]  # fmt: skip
+    replayed = [("cow", 6, 2, 1, 1), ("moon", 1, 2, 0, None), ("the", 3, 3, 1, 2)]
+    assert rows_of(home, conf.prefix, columns) == replayed
     # "moon" is of attempt 0 of batch 2, which lost: no reader of ours sees it, and a later update begins before it.
     assert values(successor, "cow", "the") == [6, 3]
     assert successor.multi_get_at([("moon",)], Snapshot(3, log.winners)) == [None]
@@ -126,8 +117,6 @@ def test_a_key_that_was_removed_is_null_for_a_while(home: Home) -> None:
         commit(state, log, number, 0, {"the": 1} if number < 19 else {})
     assert rows_of(home, conf.prefix) == [("the", 17)]
 
-
-# ---- types and nulls -------------------------------------------------------------------------------------------------
 
 MOMENT = dt.datetime(1, 1, 1, tzinfo=dt.UTC)
 TYPES: dict[str, tuple[str, list[Any]]] = {
@@ -189,9 +178,8 @@ def test_nulls_are_keys_like_any_other(home: Home) -> None:
 
 def test_a_value_that_does_not_fit_its_column_is_refused_by_name(home: Home) -> None:
     state, log = home.state(conf_of(home)), Log()
-    with pytest.raises(
-        CorruptValueError, match=r"cannot write 9223372036854775808 \(int\) into column 'count' of type int64"
-    ):
+    said = r"cannot write 9223372036854775808 \(int\) into column 'count' of type int64"
+    with pytest.raises(CorruptValueError, match=said):
         commit(state, log, 1, 0, {"cow": 2**63})
     commit(state, log, 1, 1, {"cow": 1})
     with pytest.raises(CorruptValueError, match=r"key \('a', 'b'\) has 2 parts, the table has key columns \['word'\]"):
@@ -207,18 +195,13 @@ def test_a_key_has_an_end(home: Home) -> None:
     assert not failure.value.retryable
 
 
-# ---- which states have columns ---------------------------------------------------------------------------------------
+OWN = "trident_txid bigint, trident_attempt bigint, trident_before bigint"
 
 
 @pytest.mark.parametrize(
     ("keys", "value", "options", "text"),
     [
-        (
-            (),
-            "bigint",
-            {},
-            "columns word text, count bigint, trident_txid bigint, trident_attempt bigint, trident_before bigint",
-        ),
+        ((), "bigint", {}, f"columns word text, count bigint, {OWN}"),
         ((), "bigint", {"layout": "binary"}, "binary columns key and value: layout='binary'"),
         ((), "bigint", {"serializer": "json"}, "binary columns key and value: it has a serializer"),
         ((), "map<string,bigint>", {}, "'count', of type map<string,bigint>, has no plain form there"),
@@ -253,13 +236,9 @@ def test_columns_that_cannot_be_had_are_refused_where_the_state_is_declared() ->
         stream.group_by("k").persistent_aggregate(state, {"n": Count(), "days": Collect("at")}, "seen")
     for option in ({"changes": "1d"}, {"ttl_s": 86_400}):
         state = PostgresState.opaque("postgresql://localhost/x", **option)
-        with pytest.raises(
-            ConfigError, match=f"{min(option)}= of 't/days' .* needs columns.*'days'.*Leave {min(option)} out"
-        ):
+        said = f"{min(option)}= of 't/days' .* needs columns.*'days'.*Leave {min(option)} out"
+        with pytest.raises(ConfigError, match=said):
             stream.group_by("k").persistent_aggregate(state, {"days": Collect("at")}, "days")
-
-
-# ---- a table of the user's -------------------------------------------------------------------------------------------
 
 
 def test_a_table_of_the_users_gets_what_it_lacks_and_keeps_what_it_has(home: Home) -> None:
@@ -350,9 +329,6 @@ def test_a_layout_of_a_later_version_is_refused(home: Home) -> None:
         commit(home.state(conf), log, 2, 0, {"cow": 1})
 
 
-# ---- foreign hands ---------------------------------------------------------------------------------------------------
-
-
 def test_a_table_that_was_copied_without_its_sentinels_is_not_counted_on_with_a_new_log(
     home: Home, tmp_path: Path
 ) -> None:
@@ -370,9 +346,8 @@ def test_a_table_that_was_copied_without_its_sentinels_is_not_counted_on_with_a_
 
     assert run("first") == ([2, 1], 4)
     copy(f"{name}/count", f"{name}/total")
-    with pytest.raises(
-        StateMismatchError, match="the log is new, and state 'count' has the totals of 2 batches"
-    ) as failure:
+    said = "the log is new, and state 'count' has the totals of 2 batches"
+    with pytest.raises(StateMismatchError, match=said) as failure:
         run("second")
     assert 'state_recovery="discard_totals"' in str(failure.value)
     assert home.sql(f'SELECT sum(count) FROM "{name}/count"') == [(4,)]
@@ -456,18 +431,10 @@ def test_a_column_that_was_dropped_is_named_and_nothing_is_written(home: Home, c
     assert home.sql(f'SELECT count(*) FROM "{conf.prefix}"') == [(1,)]
 
 
-# ---- the format ------------------------------------------------------------------------------------------------------
-
 GOLDEN = Path(__file__).parent / "golden" / "columns.v1.txt"
 SAMPLE_KEYS = (
-    "word: string",
-    "at: timestamp",
-    "size: decimal(10,2)",
-    "ratio: double",
-    "part: float",
-    "raw: binary",
-    "day: date",
-)
+    "word: string", "at: timestamp", "size: decimal(10,2)", "ratio: double", "part: float", "raw: binary", "day: date",
+)  # fmt: skip
 SAMPLE = ("a\0b", MOMENT.replace(year=2024), Decimal("1.5"), math.nan, 0.5, b"\xff", None)
 SAMPLE_VALUE = {"a": "\ue000", "b": [1.5, math.inf]}
 

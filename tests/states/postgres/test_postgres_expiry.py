@@ -1,7 +1,5 @@
 """Rows of PostgreSQL that expire: when they go, what stays, and that a key that went starts again."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -93,10 +91,6 @@ def test_a_row_that_was_written_while_nothing_expired_is_not_taken_for_an_old_on
 
 
 def test_what_cannot_expire_is_refused(home: Home, tmp_path: Path) -> None:
-    with pytest.raises(
-        ConfigError, match=r"ttl_s=60 of a PostgreSQL state: a value may expire before its batch is replayed"
-    ):
-        PostgresState.opaque(home.url, ttl_s=60)
     counts = Counts(home, tmp_path, ttl_s=DAY, layout="binary")
     with pytest.raises(ConfigError, match=r"ttl_s= of .* needs columns, and there are none: layout='binary'"):
         counts.run([("a",)])

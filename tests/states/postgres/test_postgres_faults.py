@@ -1,11 +1,8 @@
 """A PostgreSQL state and a server that ends, hangs, refuses or loses an answer."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal
-import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +12,7 @@ import psycopg
 import pytest
 
 from tests.harness.proxy import Point, Proxy
-from tests.harness.servers import start_postgres
+from tests.harness.servers import make_certificate, start_postgres
 from tests.harness.store_commits import Log, commit, update, values
 from tests.states.postgres.postgres_states import Home
 from trident.errors import BackendError, ConfigError, FencedError
@@ -147,9 +144,6 @@ def test_ctrl_c_in_a_commit_leaves_a_state_that_goes_on(home: Home) -> None:
     assert values(state, "cow") == [2]
 
 
-# ---- a server of the test's own --------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., Home]]:
     homes: list[Home] = []
@@ -162,26 +156,6 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Home]]:
     for home in homes:
         home.close()
         home.server.stop()
-
-
-@pytest.mark.long
-def test_a_server_that_hangs_or_is_gone_fails_the_batch(start: Callable[..., Home]) -> None:
-    home, log = start(), Log()
-    conf = home.conf()
-    state = home.state(conf, timeout_s=0.2, connect_timeout_s=1, retries=0)
-    commit(state, log, 1, 0, {"cow": 1})
-    home.server.pause()
-    with pytest.raises(BackendError, match=r"no answer within 1\.2 s|timeout") as failure:
-        commit(state, log, 2, 0, {"cow": 1})
-    assert failure.value.retryable
-    home.server.resume()
-    home.server.kill()
-    with pytest.raises(BackendError, match=r"refused.*is the server up, and is its address right\?") as failure:
-        commit(state, log, 2, 1, {"cow": 1})
-    assert failure.value.retryable
-    home.server.start()
-    commit(state, log, 2, 2, {"cow": 1})
-    assert values(state, "cow") == [2]
 
 
 def test_passwords_are_checked_and_never_shown(start: Callable[..., Home]) -> None:
@@ -214,11 +188,7 @@ def test_passwords_are_checked_and_never_shown(start: Callable[..., Home]) -> No
 def test_tls_is_used_and_verified(start: Callable[..., Home], tmp_path: Path) -> None:
     home = start()
     data, certificate = home.server.work / "data", tmp_path / "cert.pem"
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost", "-addext",
-         "subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout", data / "server.key", "-out", certificate],
-        check=True, capture_output=True,
-    )  # fmt: skip
+    make_certificate(certificate, data / "server.key")
     shutil.copy(certificate, data / "server.crt")
     for name in ("server.key", "server.crt"):
         shutil.chown(data / name, data.owner())

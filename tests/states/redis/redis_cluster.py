@@ -1,7 +1,5 @@
 """A Redis cluster for tests, and a slot of it that moves step by step."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

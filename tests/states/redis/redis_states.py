@@ -1,7 +1,5 @@
 """What the tests of faults of the Redis state share: commits that count, and acts in the middle of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

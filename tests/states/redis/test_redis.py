@@ -1,7 +1,5 @@
 """The Redis state: what it stores under which key, its options, commits over a real server, a whole topology."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +10,7 @@ import redis
 
 from spouts import FixedBatchSpout
 from states.redis import RedisBackingMap, RedisOptions, RedisState
-from tests.harness.servers import Server, start_redis
+from tests.harness.servers import Server, free_ports, make_certificate, start_redis
 from tests.harness.topology_runs import run_all
 from trident import TridentTopology, move_state
 from trident.errors import BackendError, ConfigError, CorruptValueError, TopologyChangedError
@@ -45,9 +43,6 @@ def open_map(url: str) -> Iterator[Open]:
 
 def keys_of(backing: RedisBackingMap) -> list[Key]:
     return sorted((key for page in backing.key_pages() for key in page), key=repr)
-
-
-# ---- what is stored --------------------------------------------------------------------------------------------------
 
 
 def test_each_key_is_a_string_under_the_prefix_and_the_sentinels_are_one_hash(open_map: Open, client: Any) -> None:
@@ -115,9 +110,6 @@ def test_no_call_has_more_keys_than_the_option_says(open_map: Open, client: Any)
     assert (stats["cmdstat_mset"]["calls"], stats["cmdstat_mget"]["calls"]) == (3, 3)
 
 
-# ---- expiry ----------------------------------------------------------------------------------------------------------
-
-
 def test_a_key_expires_after_its_last_write_and_the_sentinel_never(open_map: Open, client: Any) -> None:
     backing = open_map(ttl_s=90_000)
     backing.move_sentinel(Sentinel("inc", 1, 0))
@@ -130,16 +122,12 @@ def test_a_key_expires_after_its_last_write_and_the_sentinel_never(open_map: Ope
     assert client.ttl("words/counts:sentinels") == -1
 
 
-# ---- options ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("url", "options", "text"),
     [
         ("redis://localhost", {"max_keys_per_call": 4_000}, "from 1 to 3900"),
         ("redis://localhost", {"prefix": ""}, "control characters"),
         ("redis://localhost", {"prefix": "a\x01"}, "control characters"),
-        ("redis://localhost", {"tls_ca_file": "ca.pem"}, "no TLS"),
         ("redis://localhost", {"tls_verify": False}, "no TLS"),
         ("redis://localhost", {"cluster": True, "database": 2}, "database 0 only"),
         *(
@@ -188,17 +176,7 @@ def test_a_unix_socket_is_as_good_as_a_port(tmp_path_factory: pytest.TempPathFac
 
 @pytest.mark.server
 def test_tls_is_used_and_verified(tmp_path: Path) -> None:
-    import ssl
-    import subprocess
-
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost", "-addext",
-         "subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout", tmp_path / "key.pem", "-out", tmp_path / "cert.pem"],
-        check=True, capture_output=True,
-    )  # fmt: skip
-    from tests.harness.servers import free_ports
-
-    assert ssl.HAS_TLSv1_2
+    make_certificate(tmp_path / "cert.pem", tmp_path / "key.pem")
     (tls,) = free_ports(1)
     server = start_redis(
         tmp_path, "--tls-port", tls, "--tls-cert-file", tmp_path / "cert.pem", "--tls-key-file", tmp_path / "key.pem",
@@ -223,9 +201,6 @@ def test_a_closed_map_opens_again(open_map: Open, client: Any) -> None:
     backing.multi_put([("the",)], [b"one"])
     backing.close()
     assert backing.multi_get([("the",)]) == [b"one"]
-
-
-# ---- through the state -----------------------------------------------------------------------------------------------
 
 
 def test_a_value_of_another_program_is_named_with_its_key(url: str, client: Any) -> None:
@@ -256,9 +231,8 @@ def test_values_are_of_one_serializer_and_of_another_one_after_a_move(
 
     log: dict[str, Any] = {"log_dir": str(tmp_path / "log")}
     run_all(declared(2, "one", before), "in_process", **log)
-    with pytest.raises(
-        TopologyChangedError, match=f"serializer {before} -> {after}\n.*trident state move OLD.py:topology total"
-    ):
+    said = f"serializer {before} -> {after}\n.*trident state move OLD.py:topology total"
+    with pytest.raises(TopologyChangedError, match=said):
         declared(3, "one", after).start(engine="in_process", **log)
     run_all(declared(3, "one", before), "in_process", **log)
     move_state(declared(3, "one", before), "total", declared(3, "two", after), **log)

@@ -1,7 +1,5 @@
 """The Redis state on a cluster: of three nodes, while slots are moved, and while replicas take the place of nodes."""
 
-from __future__ import annotations
-
 import dataclasses
 import subprocess
 from collections import Counter
@@ -150,21 +148,24 @@ def test_what_a_node_lost_is_found(cluster: Cluster) -> None:
     backing.close()
 
 
-def test_a_key_that_moves_during_a_listing_is_listed_once(cluster: Cluster) -> None:
+@pytest.mark.parametrize("which", ["of a key that was listed", "to a node that was listed"])
+def test_a_slot_that_moves_during_a_listing_is_listed_once(cluster: Cluster, which: str) -> None:
     backing = map_at(cluster)
     backing.multi_put(KEYS, [b"one"] * len(KEYS))
     pages = backing.key_pages()
-    listed = list(next(pages))
-    bucket = crc32(encode_keys(listed[:1])[0]) % 64
-    slot = redis.crc.key_slot(b"{words/counts:%d}" % bucket)
-    move = Move(cluster, slot)
+    listed = list(next(pages))  # of the node that has the lowest slots
+    if which == "of a key that was listed":
+        bucket = crc32(encode_keys(listed[:1])[0]) % 64
+        move = Move(cluster, redis.crc.key_slot(b"{words/counts:%d}" % bucket))
+    else:
+        last = next(slot for slot in map(redis.crc.key_slot, backing._layout.stems) if slot > SLOTS * 2 // 3)
+        move = Move(cluster, last, cluster.owner(0))
     move.whole()
     try:
-        for page in pages:
-            listed.extend(page)
-        assert sorted(listed) == sorted(KEYS)
+        assert sorted([*listed, *(key for page in pages for key in page)]) == sorted(KEYS)
     finally:
         backing.reset()
+        assert cluster.sizes() == [0, 0, 0]
         move.back()
     backing.close()
 
@@ -247,10 +248,9 @@ def test_the_copies_of_a_sentinel_keep_the_order(cluster: Cluster) -> None:
     answer_each_case(Store(RedisState.opaque(cluster.url)))
 
 
-# ---- slots that are moved while batches run --------------------------------------------------------------------------
-
 BUCKET = b"{words/counts:0}"
 LAYOUTS = [{}, {"ttl_s": 90_000}, {"layout": "fields"}]
+SOME = KEYS[:24]
 
 
 class Batches:
@@ -318,17 +318,16 @@ def test_batches_are_exact_through_every_step_of_a_move(
     cluster: Cluster, move: Move, layout: dict[str, Any], first: str
 ) -> None:
     batches = Batches(cluster, **layout)
-    keys: list[Key] = [(f"word {number}",) for number in range(24)]
-    assert batches.attempt(keys)
+    assert batches.attempt(SOME)
 
     def carry_one() -> None:
         move.carry([key for key in move.left() if key.endswith(b"sentinels") == (first == "sentinel")][:1])
 
     for number, step in enumerate((move.open, carry_one, move.carry_all, move.arrive, move.close)):
         step()
-        batches.attempt([*keys, (f"new {number}",)])
-        batches.attempt(keys)
-    assert batches.attempt(keys)
+        batches.attempt([*SOME, (f"new {number}",)])
+        batches.attempt(SOME)
+    assert batches.attempt(SOME)
     assert batches.failures > 0
     batches.check()
     batches.close()
@@ -337,8 +336,7 @@ def test_batches_are_exact_through_every_step_of_a_move(
 def test_a_commit_waits_for_a_slot_that_is_on_its_way(cluster: Cluster, move: Move) -> None:
     batches = Batches(cluster)
     batches.state.map_state.backing._wire._patience_s = 10
-    keys: list[Key] = [(f"word {number}",) for number in range(24)]
-    assert batches.attempt(keys)
+    assert batches.attempt(SOME)
     source = cluster.clients[move.source]
     source.config_resetstat()
     move.open()
@@ -351,31 +349,11 @@ def test_a_commit_waits_for_a_slot_that_is_on_its_way(cluster: Cluster, move: Mo
 
     with ThreadPoolExecutor(1) as another:
         finished = another.submit(finish)
-        assert batches.attempt(keys)  # though `retries` is 0
+        assert batches.attempt(SOME)  # though `retries` is 0
         finished.result()
     batches.check()
     batches.close()
 
-
-def test_a_key_that_moves_to_a_node_that_is_listed_already_is_listed(cluster: Cluster) -> None:
-    backing = RedisBackingMap(RedisOptions(cluster.url), StateConf("words", "counts"))
-    keys: list[Key] = [(f"word {number}",) for number in range(200)]
-    backing.multi_put(keys, [b"one"] * len(keys))
-    pages = backing.key_pages()
-    listed = list(next(pages))  # of the node that has the lowest slots
-    last = next(slot for slot in map(redis.crc.key_slot, backing._layout.stems) if slot > SLOTS * 2 // 3)
-    move = Move(cluster, last, cluster.owner(0))
-    move.whole()
-    try:
-        assert sorted([*listed, *(key for page in pages for key in page)]) == sorted(keys)
-    finally:
-        backing.reset()
-        assert cluster.sizes() == [0, 0, 0]
-        move.back()
-    backing.close()
-
-
-# ---- nodes that are replaced by their replicas -----------------------------------------------------------------------
 
 PRIMARY, SPARE, REPLICA = range(3)
 
@@ -427,6 +405,14 @@ def crash(cluster: Cluster) -> None:
     wait_for(lambda: cluster.owner(0, SPARE) == REPLICA)
 
 
+def replay(state: Any, log: Log) -> None:
+    """Have the second batch, which failed, count after all."""
+    log.fail()
+    count(state, log)
+    assert state.multi_get(FEW) == [2] * len(FEW)
+    state.close()
+
+
 def test_a_replica_that_is_up_to_date_takes_over_within_a_topology_s_life(replicated: Cluster) -> None:
     state, log = state_at(replicated), Log()
     count(state, log)
@@ -451,13 +437,9 @@ def test_keys_that_left_a_node_which_was_then_replaced_are_not_taken_for_absent(
         with pytest.raises(BackendError, match="redis-cli --cluster fix") as caught:
             act()
         assert caught.value.retryable
-    log.fail()
-    subprocess.run(
-        ["redis-cli", "--cluster", "fix", replicated.nodes[SPARE].address], check=True, stdout=subprocess.DEVNULL
-    )
-    count(state, log)
-    assert state.multi_get(FEW) == [2] * len(FEW)
-    state.close()
+    fix = ["redis-cli", "--cluster", "fix", replicated.nodes[SPARE].address]
+    subprocess.run(fix, check=True, stdout=subprocess.DEVNULL)
+    replay(state, log)
 
 
 def test_a_node_replaced_by_an_older_copy_in_a_commit_is_a_loss_not_a_takeover(replicated: Cluster) -> None:
@@ -469,10 +451,7 @@ def test_a_node_replaced_by_an_older_copy_in_a_commit_is_a_loss_not_a_takeover(r
     crash(replicated)
     with pytest.raises(StateLossDetected, match="rolled back from batch 2 .* to batch 1"):
         state.multi_put(FEW, [2] * len(FEW))
-    log.fail()
-    count(state, log)
-    assert state.multi_get(FEW) == [2] * len(FEW)
-    state.close()
+    replay(state, log)
 
 
 def test_writes_of_a_commit_that_a_replica_never_got_are_written_again(replicated: Cluster) -> None:
@@ -487,7 +466,4 @@ def test_writes_of_a_commit_that_a_replica_never_got_are_written_again(replicate
     with pytest.raises(BackendError, match="lost writes of this very commit") as caught:
         state.commit(txid)
     assert caught.value.retryable
-    log.fail()
-    count(state, log)
-    assert state.multi_get(FEW) == [2] * len(FEW)
-    state.close()
+    replay(state, log)

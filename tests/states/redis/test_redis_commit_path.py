@@ -1,7 +1,5 @@
 """The files between the loop and the socket of a Redis commit are those of docs/internals/architecture.md, nine at most."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

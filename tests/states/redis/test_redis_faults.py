@@ -1,7 +1,5 @@
 """The Redis state when things go wrong: errors, evictions, restarts, and servers that come back without their latest data."""
 
-from __future__ import annotations
-
 import logging
 import re
 import socket
@@ -31,9 +29,6 @@ pytestmark = pytest.mark.server
 
 ATTEMPT = Sentinel("inc", 1, 5)
 SAFE = ("--appendonly", "yes", "--appendfsync", "always")
-
-
-# ---- the server ends in the middle of a commit -----------------------------------------------------------------------
 
 
 def test_a_commit_that_a_killed_server_broke_is_replayed_exactly(start: Callable[..., Server]) -> None:
@@ -87,9 +82,6 @@ def test_a_store_wiped_between_the_reads_and_the_puts_of_a_commit_is_found(
     state.close()
 
 
-# ---- writers that were replaced --------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("disconnects", [False, True])
 @pytest.mark.parametrize("layout", [{}, {"ttl_s": 90_000}])
 def test_a_writer_replaced_between_two_calls_of_a_put_writes_nothing_more(
@@ -116,9 +108,6 @@ def test_a_writer_replaced_between_two_calls_of_a_put_writes_nothing_more(
     assert (new.read_sentinel(), new.multi_get(KEYS)) == (taken_over, [b"new"] * len(KEYS))
     for each in (old, new):
         each.close()
-
-
-# ---- connections that break ------------------------------------------------------------------------------------------
 
 
 def test_a_put_whose_answer_is_lost_is_sent_again(redis_server: Server, client: Any) -> None:
@@ -183,24 +172,6 @@ def test_a_server_that_has_forgotten_the_scripts_gets_them_again(redis_server: S
     backing.multi_put(Interrupted(KEYS, 20, client.script_flush), [b"one"] * len(KEYS))
     assert backing.multi_get(KEYS) == [b"one"] * len(KEYS)
     backing.close()
-
-
-def test_a_server_that_hangs_is_given_up_after_the_timeouts(start: Callable[..., Server]) -> None:
-    server = start()
-    backing = map_at(server, timeout_s=0.2, retries=1)
-    backing.multi_put(KEYS[:1], [b"one"])
-    server.pause()
-    try:
-        with pytest.raises(BackendError, match=rf"read 1 keys of .* on Redis {server.address}: Timeout") as caught:
-            backing.multi_get(KEYS[:1])
-        assert caught.value.retryable
-    finally:
-        server.resume()
-    assert backing.multi_get(KEYS[:1]) == [b"one"]
-    backing.close()
-
-
-# ---- servers that refuse ---------------------------------------------------------------------------------------------
 
 
 def test_an_unknown_host_is_named() -> None:
@@ -301,9 +272,6 @@ def test_a_server_that_runs_a_script_is_waited_for(start: Callable[..., Server])
         raw.script_kill()
     assert backing.read_sentinel() is None
     backing.close()
-
-
-# ---- what a server may lose ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -470,9 +438,6 @@ def test_what_sets_the_counters_back_hides_no_evictions(start: Callable[..., Ser
     state.close()
 
 
-# ---- a server that comes back without the latest of its data ---------------------------------------------------------
-
-
 LAYOUTS = [{}, {"ttl_s": 90_000}]
 SNAPSHOTS = ("--save", "3600 1")
 ONE = Sentinel("inc", 1, 5)
@@ -508,9 +473,6 @@ def before_move(state: Any, act: Callable[[], object]) -> None:
     fence.read = read_and_act
 
 
-# ---- after a commit --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_snapshot_from_the_middle_of_the_last_commit_is_not_taken_for_whole(
     server: Server, layout: dict[str, Any]
@@ -534,9 +496,6 @@ def test_a_snapshot_of_the_very_end_of_the_last_commit_is_whole(server: Server) 
     count(state, log)
     assert state.multi_get(KEYS) == [2] * len(KEYS)
     state.close()
-
-
-# ---- within a commit, and the connection is made anew ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -584,9 +543,6 @@ def test_a_server_that_came_back_with_the_commit_before_is_a_loss_and_no_takeove
     count(state, log)
     assert state.multi_get(KEYS) == [2] * len(KEYS)
     state.close()
-
-
-# ---- between the read of the sentinel and its move -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

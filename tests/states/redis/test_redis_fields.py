@@ -1,7 +1,5 @@
 """A Redis state whose values are fields of hashes, and the bytes that go to the server and come back."""
 
-from __future__ import annotations
-
 import datetime as dt
 import itertools
 import json
@@ -77,10 +75,8 @@ def test_no_two_keys_have_one_name_and_each_is_read_back(types: list[str], data:
     distinct = {repr(form.keys([name])) for name in names}
     assert len(distinct) == len(set(names))
     for key, back in zip(keys, read, strict=True):
-        assert all(one == other or (one != one and other != other) for one, other in zip(key, back, strict=True)), (
-            key,
-            back,
-        )
+        same = [one == other or (one != one and other != other) for one, other in zip(key, back, strict=True)]
+        assert all(same), (key, back)
     assert not any(b":" + name == b":\\sentinels" for name in names)
 
 
@@ -170,18 +166,14 @@ def test_decimals_are_texts_also_within_arrays() -> None:
     assert form.encode([("a",)], [[Decimal("19.90"), None]]) == [(b'["19.90", null]',)]
 
 
-@pytest.mark.server
 def test_a_plain_client_reads_the_word_count(redis_server: Server, tmp_path: Path) -> None:
     url = f"redis://{redis_server.address}"
     topology = TridentTopology("plain")
     rows = [("the", 2), ("cow", 3), ("the", 6), (None, 1)]
     words = topology.new_stream("words", FixedBatchSpout("word: string, n: bigint", 2, *rows))
-    counts = words.group_by("word").persistent_aggregate(
-        RedisState.opaque(url, prefix="words", layout="fields"), Count(), "count"
-    )
-    sales = words.group_by("word").persistent_aggregate(
-        RedisState.opaque(url, prefix="sales", layout="fields"), {"sum": Sum("n"), "mean": Avg("n")}, "sales"
-    )
+    of_words, of_sales = (RedisState.opaque(url, prefix=prefix, layout="fields") for prefix in ("words", "sales"))
+    counts = words.group_by("word").persistent_aggregate(of_words, Count(), "count")
+    sales = words.group_by("word").persistent_aggregate(of_sales, {"sum": Sum("n"), "mean": Avg("n")}, "sales")
     assert "stored as hashes words:<word> with the fields count, _batch, _before" in topology.explain()
     with topology.start(engine="in_process", log_dir=str(tmp_path / "log")) as running:
         running.process_all_available()
@@ -212,7 +204,6 @@ def opened(server: Server, conf: StateConf = CONF, **options: Any) -> Any:
     return RedisState.opaque(f"redis://{server.address}", **given_).factory.make_state(conf, 0, 1)
 
 
-@pytest.mark.server
 def test_a_null_leaves_no_field_of_the_value_before(redis_server: Server, client: redis.Redis) -> None:
     state, log = opened(redis_server), Log()
     for value in (3, None):
@@ -225,7 +216,6 @@ def test_a_null_leaves_no_field_of_the_value_before(redis_server: Server, client
     assert state.multi_get([("the",)]) == [None]
 
 
-@pytest.mark.server
 def test_values_of_several_batches_are_put_at_once(redis_server: Server, client: redis.Redis) -> None:
     backing, keys = opened(redis_server).map_state.backing, [(f"w{at}",) for at in range(5)]
     several = [OpaqueValue(2 + at % 2, 7, None if at == 3 else at, at * 10 or None) for at in range(5)]
@@ -237,13 +227,11 @@ def test_values_of_several_batches_are_put_at_once(redis_server: Server, client:
     assert client.hgetall("plain/fields:w3") == {"_batch": "3/7", "count": "30"}
 
 
-@pytest.mark.server
 def test_what_another_program_wrote_is_named(redis_server: Server, client: redis.Redis) -> None:
     state = opened(redis_server)
     client.hset("plain/fields:new", mapping={"count": "5"})
-    with pytest.raises(
-        CorruptValueError, match=r"its hash has no _batch, so another program wrote it.*set _batch to 0/-1"
-    ):
+    said = r"its hash has no _batch, so another program wrote it.*set _batch to 0/-1"
+    with pytest.raises(CorruptValueError, match=said):
         state.multi_get([("new",)])
     client.hset("plain/fields:new", mapping={"_batch": "0/-1"})
     assert state.multi_get([("new",)]) == [5]
@@ -260,7 +248,6 @@ def test_what_another_program_wrote_is_named(redis_server: Server, client: redis
     assert state.multi_get([("old",), ("older",)]) == [None, None]
 
 
-@pytest.mark.server
 def test_a_key_may_be_called_as_the_sentinels_of_the_other_layout(redis_server: Server, client: redis.Redis) -> None:
     keys, log = [("sentinels",), ("changes",), ("\\sentinels",)], Log()
     state = opened(redis_server)
@@ -276,7 +263,6 @@ def test_a_key_may_be_called_as_the_sentinels_of_the_other_layout(redis_server: 
     assert opened(redis_server).read_sentinel() is None
 
 
-@pytest.mark.server
 @pytest.mark.parametrize(("written", "read"), [("fields", "strings"), ("strings", "fields")])
 def test_a_state_in_another_layout_is_refused(
     redis_server: Server, client: redis.Redis, written: str, read: str
@@ -289,7 +275,6 @@ def test_a_state_in_another_layout_is_refused(
         opened(redis_server, layout=read).read_sentinel()
 
 
-@pytest.mark.server
 def test_values_of_a_state_whose_prefix_begins_with_this_one_are_not_emptied(
     redis_server: Server, client: redis.Redis
 ) -> None:
@@ -335,9 +320,8 @@ def test_what_json_does_not_have_is_refused_where_the_state_is_declared() -> Non
     for name, lacking in {"at": "timestamp", "d": r"decimal\(5,2\)", "m": "map<bigint", "b": "binary"}.items():
         with pytest.raises(ConfigError, match=f"serializer='json' of state 'last', .*: JSON has no {lacking}. Leave"):
             by_key.persistent_aggregate(state, name, Last(), "last")
-    with pytest.raises(
-        TopologyError, match="the window keeps bytes in state 'n-window', and serializer='json' has none"
-    ):
+    said = "the window keeps bytes in state 'n-window', and serializer='json' has none"
+    with pytest.raises(TopologyError, match=said):
         by_key.tumbling_window(2, state, Count(), "n")
     by_key.persistent_aggregate(state, "ok", Last(), "last")
     own = type("WithDates", (JSONOpaqueSerializer,), {})()  # which may write what JSON does not have
@@ -356,37 +340,18 @@ def test_wrong_options_are_refused(options: dict[str, Any], told: str) -> None:
         RedisState.opaque("redis://localhost", **options)
 
 
-# ---- commands and answers as bytes -----------------------------------------------------------------------------------
-
-
 _names = itertools.count()
-NASTY = [
-    b"",
-    b"\r\n",
-    b"$5\r\nhello\r\n",
-    b"*1\r\n",
-    b"-OOM\r\n",
-    b"-MOVED 1 a:1\r\n",
-    b"\x00\xff",
-    b"x" * 1023,
-    b"x" * 1024,
-]
-words = st.one_of(st.sampled_from(NASTY), st.binary(max_size=40), st.integers(-9, 10**20), st.text(max_size=9))
+NASTY = [b"", b"\r\n", b"$5\r\nhello\r\n", b"*1\r\n", b"-OOM\r\n", b"-MOVED 1 a:1\r\n", b"\x00\xff"]
+LARGE = [b"x" * 1023, b"x" * 1024]
+words = st.one_of(
+    st.sampled_from([*NASTY, *LARGE]), st.binary(max_size=40), st.integers(-9, 10**20), st.text(max_size=9)
+)
 
 
 def pair(rng: random.Random) -> Any:
     """A value as streams have them: numbers, texts with line breaks, nothing, and now and then a large one."""
-    kinds = [
-        None,
-        rng.randrange(-(2**40), 2**40),
-        3338,
-        rng.random(),
-        "",
-        "\r\n$1\r\n",
-        rng.randbytes(40),
-        b"",
-        ["a", (1, None)],
-    ]
+    numbers = [rng.randrange(-(2**40), 2**40), 3338, rng.random()]
+    kinds = [None, *numbers, "", "\r\n$1\r\n", rng.randbytes(40), b"", ["a", (1, None)]]
     return rng.choice([*kinds, rng.randbytes(200_000)] if rng.random() < 0.02 else kinds)
 
 
@@ -410,7 +375,6 @@ def maps(redis_server: Server) -> Iterator[list[RedisBackingMap]]:
         each.close()
 
 
-@pytest.mark.server
 @pytest.mark.parametrize("seed", range(4))
 def test_what_is_written_is_read_back_as_rows_and_as_columns(maps: list[RedisBackingMap], seed: int) -> None:
     rng = random.Random(seed)
@@ -428,7 +392,6 @@ def test_what_is_written_is_read_back_as_rows_and_as_columns(maps: list[RedisBac
         assert list(columns) == backing.multi_get(asked) == [known.get(key) for key in asked]
 
 
-@pytest.mark.server
 def test_many_structs_of_numbers_have_the_bytes_that_rows_have(redis_server: Server) -> None:
     options = RedisOptions(f"redis://127.0.0.1:{redis_server.port}", max_keys_per_call=70)
     keys: list[Key] = [(f"k{at}",) for at in range(100 * len(SOME))]
@@ -451,7 +414,6 @@ def test_many_structs_of_numbers_have_the_bytes_that_rows_have(redis_server: Ser
     assert None not in stored[0]
 
 
-@pytest.mark.server
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("place", [0, 3, 19])
 def test_answers_behind_an_error_are_not_taken_for_later_ones(redis_server: Server, place: int) -> None:
@@ -460,9 +422,8 @@ def test_answers_behind_an_error_are_not_taken_for_later_ones(redis_server: Serv
     with redis.Redis(port=redis_server.port) as admin:
         admin.acl_setuser("packer", enabled=True, passwords="+secret", keys="*", commands=["+@all"])
         backing = map_of(redis_server.port, url=f"redis://packer:secret@{redis_server.address}", max_keys_per_call=1)
-        allow, refuse = [
-            partial(admin.execute_command, "ACL", "SETUSER", "packer", word) for word in ("+@all", "-mget")
-        ]
+        change = partial(admin.execute_command, "ACL", "SETUSER", "packer")
+        allow, refuse = partial(change, "+@all"), partial(change, "-mget")
         backing.multi_put(keys, values)
         backing._named = ([], [])
         with pytest.raises(BackendError, match="NOPERM"):

@@ -1,7 +1,5 @@
 """A Delta state that is too large for memory: it tells what one in memory tells, whatever fails and whatever is declared."""
 
-from __future__ import annotations
-
 import errno
 import os
 import random
@@ -29,7 +27,7 @@ from states.delta.state_table import StateTable
 from states.delta.state_tables import PublishedTable
 from tests.harness.store_commits import commit_by
 from tests.harness.topology_runs import start
-from tests.states.delta.delta_states import Log, changes, commit, people_read, reader_at, state_at, update
+from tests.states.delta.delta_states import Log, changes, close_after, commit, people_read, reader_at, state_at, update
 from trident import TridentError, TridentTopology, open_state, verify_state
 from trident.errors import BackendError, FencedError, StateError, StateMismatchError, TopologyError
 from trident.operations import Count, Max, Min, Sum
@@ -80,16 +78,16 @@ def test_a_field_may_be_called_like_a_column_of_the_files(tmp_path: Path, field:
     assert DeltaTable(tmp_path).to_pyarrow_table().column_names == [f"key_{field}", f"{field.lower()}_"]
 
 
-def filled(path: Path, log: Log, batches: int = 8, **options: Any) -> tuple[Any, Counter[str]]:
-    """A large state after some batches of a few words each."""
-    state, model = large_at(path, **options), Counter[str]()
+def filled(path: Path, batches: int = 8, log: Log | None = None, **options: Any) -> tuple[Any, Log, Counter[str]]:
+    """A large state after some batches of a few words each, its log, and what it has counted."""
+    state, log, model = large_at(path, **options), log or Log(), Counter[str]()
     for number in range(1, batches + 1):
         batch = {WORDS[(number * 7 + at) % len(WORDS)]: 1 for at in range(12)}
         commit(state, log, number, 0, batch)
         state.recorded(Snapshot(number, log.winners))
         model.update(batch)
     assert is_large(path)
-    return state, model
+    return state, log, model
 
 
 class Broken:
@@ -166,8 +164,7 @@ def test_any_schedule_of_crashes_counts_each_batch_once(
     last = large_at(tmp_path, kind)
     commit(last, log, number, attempt, {"w0": 1})
     model["w0"] += 1
-    last.recorded(Snapshot(number, log.winners))
-    last.close()
+    close_after(last, log, number)
     assert is_large(tmp_path)
     assert people_read(tmp_path) == model
     assert told(large_at(tmp_path, kind), at_of(kind, number, log)) == model
@@ -186,8 +183,7 @@ def columns_scanned(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def test_a_start_reads_no_rows_and_a_commit_those_of_its_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    log = Log()
-    state, model = filled(tmp_path, log)
+    state, log, model = filled(tmp_path)
     state.close()
     opened, open_bucket, read = list[str](), BucketedBase._opened, columns_scanned(monkeypatch)
 
@@ -207,8 +203,7 @@ def test_a_start_reads_no_rows_and_a_commit_those_of_its_keys(tmp_path: Path, mo
 
 @pytest.mark.long
 def test_changes_leave_their_table_once_two_bases_hold_them(tmp_path: Path) -> None:
-    log = Log()
-    state, model = filled(tmp_path, log, 40)
+    state, _, model = filled(tmp_path, 40)
     rows = DeltaTable(changes(tmp_path)).to_pyarrow_table().num_rows
     assert rows < 12 * 40 / 4
     assert told(state) == model
@@ -216,8 +211,7 @@ def test_changes_leave_their_table_once_two_bases_hold_them(tmp_path: Path) -> N
 
 @pytest.mark.long
 def test_a_base_of_an_earlier_time_is_refused(tmp_path: Path) -> None:
-    log = Log()
-    state, _ = filled(tmp_path, log, 20)
+    state, log, _ = filled(tmp_path, 20)
     state.close()
     table = DeltaTable(tmp_path)
     for version in range(table.version() - 12, table.version() + 1):
@@ -231,8 +225,8 @@ def test_a_base_of_an_earlier_time_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_base_with_later_changes_than_those_beside_it_is_refused(tmp_path: Path) -> None:
-    log, copy = Log(), tmp_path / "copy"
-    state, _ = filled(tmp_path / "table", log, 4)
+    copy = tmp_path / "copy"
+    state, log, _ = filled(tmp_path / "table", 4)
     state.close()
     shutil.copytree(tmp_path / "table" / "_trident", copy)
     before = deepcopy(log)
@@ -249,8 +243,7 @@ def test_a_base_with_later_changes_than_those_beside_it_is_refused(tmp_path: Pat
 
 
 def test_a_state_without_its_changes_begins_with_nothing_over_any_base(tmp_path: Path) -> None:
-    log = Log()
-    state, _ = filled(tmp_path, log)
+    state, log, _ = filled(tmp_path)
     state.close()
     shutil.rmtree(tmp_path / "_trident")  # and its log is gone, too
     reader = reader_at(tmp_path)
@@ -258,16 +251,14 @@ def test_a_state_without_its_changes_begins_with_nothing_over_any_base(tmp_path:
         assert (told(reader), list(one.get_tuples())) == ({}, [])
     state, log = large_at(tmp_path), Log()
     commit(state, log, 1, 0, {"w1": 1})
-    state.recorded(Snapshot(1, log.winners))
-    state.close()
+    close_after(state, log, 1)
     assert told(reader_at(tmp_path)) == told(large_at(tmp_path)) == people_read(tmp_path) == {"w1": 1}
 
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("change", ["delete", "optimize"])
 def test_a_base_that_another_program_changed_is_refused_until_it_is_restored(tmp_path: Path, change: str) -> None:
-    log = Log()
-    state, model = filled(tmp_path, log)
+    state, log, model = filled(tmp_path)
     state.close()
     table = DeltaTable(tmp_path)
     version = table.version()
@@ -284,17 +275,16 @@ def test_a_base_that_another_program_changed_is_refused_until_it_is_restored(tmp
 
 
 def test_a_base_that_cannot_be_restored_is_begun_again_as_the_start_says(tmp_path: Path) -> None:
-    table, log = tmp_path / "table", Log()
-    state, _ = filled(table, log)
+    table = tmp_path / "table"
+    state, log, _ = filled(table)
     state.close()
     version = DeltaTable(table).version()
     DeltaTable(table).optimize.compact()
     DeltaTable(table).vacuum(0, dry_run=False, enforce_retention_duration=False)
     with pytest.raises(Exception, match="missing file"):
         DeltaTable(table).restore(version)
-    with pytest.raises(
-        StateError, match=r"If its files were deleted \(VACUUM\), move the folder of the state away and start"
-    ):
+    said = r"If its files were deleted \(VACUUM\), move the folder of the state away and start"
+    with pytest.raises(StateError, match=said):
         commit(large_at(table), log, 9, 0, {"w1": 1})
     table.rename(tmp_path / "away")
     with pytest.raises(StateMismatchError, match="no commit at all"):  # a start tells more
@@ -311,9 +301,8 @@ def test_a_full_disk_fails_the_batch_at_which_a_state_outgrows_memory(
     commit(state, log, 1, 0, counts)
     with monkeypatch.context() as patch:
         patch.setattr("states.delta.beyond_memory.bucketed_base.write_bucket", full)
-        with pytest.raises(
-            BackendError, match=r"cannot write files of .* No space left .*; free some space on the disk"
-        ):
+        said = r"cannot write files of .* No space left .*; free some space on the disk"
+        with pytest.raises(BackendError, match=said):
             commit(state, log, 2, 0, counts)
     assert not is_large(tmp_path)
     commit(state, log, 2, 1, counts)
@@ -335,8 +324,7 @@ def test_a_row_that_was_added_by_hand_without_a_seq_is_in_the_first_base(tmp_pat
 
 
 def test_a_file_of_the_base_that_is_gone_is_named_until_it_is_back(tmp_path: Path) -> None:
-    log = Log()
-    state, model = filled(tmp_path, log)
+    state, _, model = filled(tmp_path)
     state.close()
     files = list(tmp_path.glob("part-b*.parquet"))
     for file in files:
@@ -350,7 +338,7 @@ def test_a_file_of_the_base_that_is_gone_is_named_until_it_is_back(tmp_path: Pat
 
 
 def test_a_state_that_was_emptied_is_in_memory_again(tmp_path: Path) -> None:
-    state, _ = filled(tmp_path, Log())
+    state, _, _ = filled(tmp_path)
     state.reset()
     assert not is_large(tmp_path)
     assert people_read(tmp_path) == {}
@@ -372,7 +360,7 @@ def test_an_emptied_state_has_no_former_row_though_its_base_was_not_emptied(
     def died(_: PublishedTable) -> None:
         raise Died("in a test")
 
-    state, _ = filled(tmp_path, Log())
+    state, _, _ = filled(tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr(PublishedTable, "clear", died)
         with pytest.raises(Died):
@@ -388,14 +376,14 @@ def test_an_emptied_state_has_no_former_row_though_its_base_was_not_emptied(
 def test_a_paused_writer_empties_no_base_that_its_successor_has_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    state, _ = filled(tmp_path, Log())
+    state, _, _ = filled(tmp_path)
     state.close()
     shutil.rmtree(tmp_path / "_trident")
     old, clear, counts = large_at(tmp_path), Publishing.clear, Counter[str]()
 
     def paused(self: Publishing, *args: Any, **options: Any) -> None:
         if self is old._backing._publishing and not counts:
-            _, model = filled(tmp_path, Log("another"))
+            _, _, model = filled(tmp_path, log=Log("another"))
             counts.update(model)
         clear(self, *args, **options)
 
@@ -406,7 +394,7 @@ def test_a_paused_writer_empties_no_base_that_its_successor_has_made(
 
 
 def test_a_merge_that_ended_before_the_state_was_emptied_is_not_used_after_it(tmp_path: Path) -> None:
-    state, _ = filled(tmp_path, Log(), background=True, publish_every_s=1)
+    state, _, _ = filled(tmp_path, background=True, publish_every_s=1)
     publishing = state._backing._publishing
     state.wait_for_maintenance()
     log = Log("inc", 1 << 20)
@@ -424,8 +412,8 @@ def test_a_merge_that_ended_before_the_state_was_emptied_is_not_used_after_it(tm
 
 
 def test_a_compaction_before_the_first_merge_of_a_writer_forgets_no_deletion(tmp_path: Path) -> None:
-    log, kind = Log(), StateType.TRANSACTIONAL
-    state, model = filled(tmp_path, log, kind=kind)
+    kind = StateType.TRANSACTIONAL
+    state, log, model = filled(tmp_path, kind=kind)
     state.close()
     batch = dict.fromkeys(WORDS[:12], 1)
     commit(large_at(tmp_path, kind), log, 9, 0, batch, record=False)
@@ -438,8 +426,7 @@ def test_a_compaction_before_the_first_merge_of_a_writer_forgets_no_deletion(tmp
 
 
 def test_the_newest_row_of_a_key_stays_if_another_program_merged_files(tmp_path: Path) -> None:
-    log = Log()
-    state, model = filled(tmp_path, log, compact_after_commits=1000)
+    state, log, model = filled(tmp_path, compact_after_commits=1000)
     for number in range(9, 14):
         commit(state, log, number, 0, {"w1": 1, WORDS[number]: 1})
         model.update(["w1", WORDS[number]])
@@ -454,8 +441,7 @@ def test_the_newest_row_of_a_key_stays_if_another_program_merged_files(tmp_path:
 def test_a_merge_takes_changes_from_memory_as_of_the_batch_that_it_shows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = Log()
-    state, model = filled(tmp_path, log, compact_after_commits=1000)
+    state, log, model = filled(tmp_path, compact_after_commits=1000)
     state.wait_for_maintenance()
     commit(state, log, 9, 0, {"w1": 1})
     read = columns_scanned(monkeypatch)
@@ -465,16 +451,14 @@ def test_a_merge_takes_changes_from_memory_as_of_the_batch_that_it_shows(
     assert None not in read
     assert people_read(tmp_path) == model + Counter(w1=1)
     commit(state, log, 10, 1, {"w2": 1})
-    state.recorded(Snapshot(10, log.winners))
-    state.close()
+    close_after(state, log, 10)
     assert people_read(tmp_path) == told(large_at(tmp_path)) == model + Counter(w1=1, w2=1)
 
 
 def test_a_merge_reads_the_changes_if_another_base_is_there_than_that_of_the_writer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = Log()
-    state, model = filled(tmp_path, log, compact_after_commits=1000)
+    state, log, model = filled(tmp_path, compact_after_commits=1000)
     state.wait_for_maintenance()
     commit(state, log, 9, 0, {"w1": 1})
     other = large_at(tmp_path)
@@ -490,8 +474,7 @@ def test_a_merge_reads_the_changes_if_another_base_is_there_than_that_of_the_wri
 
 
 def test_a_merge_of_a_writer_that_was_replaced_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    log = Log()
-    state, model = filled(tmp_path, log)
+    state, log, model = filled(tmp_path)
     state.close()
     old, goes_on, waits = large_at(tmp_path, background=True), threading.Event(), threading.Event()
     move = PublishedTable.move
@@ -523,8 +506,7 @@ def test_a_merge_of_a_writer_that_was_replaced_changes_nothing(tmp_path: Path, m
         commit(old, Log("inc"), number + 1, 0, {"w0": 1})
     number += 1
     commit(new, log, number, 0, {"w0": 1})
-    new.recorded(Snapshot(number, log.winners))
-    new.close()
+    close_after(new, log, number)
     assert people_read(tmp_path) == model + Counter(w0=1)
 
 
@@ -545,7 +527,7 @@ def test_batches_of_the_past_are_read_over_the_base_of_their_time(tmp_path: Path
 
 @pytest.mark.long
 def test_memory_is_bounded_if_batches_are_faster_than_merges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    log, goes_on, waits = Log(), threading.Event(), list[int]()
+    goes_on, waits = threading.Event(), list[int]()
     monkeypatch.setattr(Index, "bytes_of_changes", 600)
     finish, move = Publishing.finish, PublishedTable.move
 
@@ -561,13 +543,10 @@ def test_memory_is_bounded_if_batches_are_faster_than_merges(tmp_path: Path, mon
 
     monkeypatch.setattr(Publishing, "finish", noted)
     monkeypatch.setattr(PublishedTable, "move", endless)
-    state, model = filled(tmp_path, log, 20, background=True)
+    state, _, model = filled(tmp_path, 20, background=True)
     assert len(waits) > 2
     assert told(state) == model
     state.close()
-
-
-# ---- a declaration that changes over a state beyond memory -----------------------------------------------------------
 
 
 KEYS = [f"w{number:02}" for number in range(30)]
@@ -789,9 +768,8 @@ def test_a_name_whose_column_cannot_hold_what_had_it_before_is_refused(tmp_path:
     changes = DeltaTable(tmp_path / "state" / "_trident" / "changes")
     before = changes.version()
     narrow = Declared(tmp_path, {"rows": Count(), "sum": Max("n")})
-    with pytest.raises(
-        TopologyError, match=r"'sum' of state 'total' is of type int, and what had this name before is of type "
-    ):
+    said = r"'sum' of state 'total' is of type int, and what had this name before is of type "
+    with pytest.raises(TopologyError, match=said):
         narrow.run([*rows, *LATER, *LATER])
     changes.update_incremental()
     assert changes.version() == before

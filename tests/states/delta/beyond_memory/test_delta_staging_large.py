@@ -1,7 +1,5 @@
 """States that are kept in files, which tasks stage and the driver publishes and merges."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Values in buckets of files: an index over them gives the answers of the index in memory, whatever is merged."""
 
-from __future__ import annotations
-
 import datetime as dt
 import math
 import random
@@ -143,8 +141,6 @@ def test_changes_since_the_base_are_loaded_at_a_start(
     assert index.get([("a", 1), ("b", 1), ("c", 1)]) == [(2, 1, 1, 2), None, (1, 1, None, 1)]
 
 
-# ---- any schedule, and the files ------------------------------------------------------------------------------------
-
 KEYS = ("word", "n")
 LAYOUT = DeltaLayout(
     StateType.NON_TRANSACTIONAL, StateConf("words", "counts", (("word", "string"), ("n", "int")), "bigint")
@@ -276,10 +272,8 @@ def test_a_lookup_reads_the_row_groups_of_its_keys_only(tmp_path: Path, monkeypa
     monkeypatch.setattr(pq.ParquetFile, "read_row_groups", noted)
     found = base.lookup(WantedKeys.of(keys_of([("w3", 3), ("absent", 1)])))
     assert found.rows["value"].to_pylist() == [3]
-    assert [(len(groups), columns) for groups, columns in read] in (
-        [(2, ["_trident_hash"]), (1, None)],
-        [(1, ["_trident_hash"]), (1, None)],
-    )
+    (looked, of_hashes), (rows, of_all) = ((len(groups), columns) for groups, columns in read)
+    assert (looked in (1, 2), of_hashes, rows, of_all) == (True, ["_trident_hash"], 1, None)
 
 
 def test_large_rows_split_a_bucket_by_their_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
