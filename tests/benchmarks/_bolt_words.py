@@ -1,7 +1,5 @@
 """The topology that `bolts.py` measures: sentences of ten words → split → count. Its tasks write down what they see."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Mapping

@@ -3,8 +3,6 @@
 The batches run in a process of their own, sampled as they run.
 """
 
-from __future__ import annotations
-
 import gc
 import os
 import statistics

@@ -1,7 +1,5 @@
 """What the benchmarks share: rows with options, ways that take turns, functions in a process of their own, lines of JSON."""
 
-from __future__ import annotations
-
 import argparse
 import inspect
 import json

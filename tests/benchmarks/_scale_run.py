@@ -4,8 +4,6 @@ It starts Spark, says `idle` and waits for a line, so that its memory can be tol
 figures of its batches.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """The stores that are measured: how each is started, its state, and its own client without Trident beside it."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
@@ -234,9 +232,6 @@ def spark_merge(path: Path, all_keys: list[Key], keys: list[Key]) -> Iterator[Me
         yield _Spark(spark, path, all_keys, keys)
     finally:
         spark.stop()
-
-
-# ---- the stores that are measured ------------------------------------------------------------------------------------
 
 
 class RedisCluster(Stops):

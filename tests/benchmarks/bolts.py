@@ -5,8 +5,6 @@ split, a count and an acker. Each row prints one JSON line: what is wanted, the 
 That is for two idle cores; on a busy machine take the ratio, and `sentences_per_cpu_s`: what one core would do in a second.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

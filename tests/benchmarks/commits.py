@@ -9,8 +9,6 @@ take turns, round by round; a ratio is raw time by our time, so above 1 ours is 
 Delta commits into a state of `--table-keys` keys, beside a MERGE of the same rows through delta-rs and through Spark.
 """
 
-from __future__ import annotations
-
 import argparse
 import statistics
 import sys

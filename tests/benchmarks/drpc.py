@@ -6,8 +6,6 @@ clients: `p50_ms`, `p99_ms`, `requests_s`; `in_process_ms` is the median of the 
 compared with an independent count (`exact`).
 """
 
-from __future__ import annotations
-
 import json
 import random
 import statistics

@@ -9,8 +9,6 @@ Storm's makes its sentences before the run and notes its transactions in a ZooKe
 the values of 20,000 keys.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import statistics

@@ -3,8 +3,6 @@
 Each row prints a line of JSON: the median of each way, and the ratios.
 """
 
-from __future__ import annotations
-
 import random
 import statistics
 import sys
@@ -68,9 +66,6 @@ def counting(stream: Stream, state: Any) -> Any:
     return stream.group_by("word").persistent_aggregate(state, Count(), "count")
 
 
-# ---- ways to split and count a batch, in one process and without Spark -------------------------------------------------
-
-
 @arrow_function("word: string", flat=True)
 def arrow_words(line: pa.Array) -> pa.Array:
     return pc.split_pattern(line, " ")
@@ -119,9 +114,6 @@ def vectorised(batch: int = 20_000, rounds: int = 9) -> Figures:
 
     found = medians(in_turns({name: batch_ms(way) for name, way in SPLITTING.items()}, rounds), 2)
     return {"batch": batch, "ms_per_batch": found, "to_generator": ratios(found, "generator")}
-
-
-# ---- ways to process a batch on Spark ----------------------------------------------------------------------------------
 
 
 def lowering(batch: int = 10_000, batches: int = 12, rounds: int = 7, vocab: int = 10_000, pending: int = 3) -> Figures:
@@ -218,8 +210,6 @@ def resident(
                     }
 
 
-# ---- windows beside a persistent aggregate -----------------------------------------------------------------------------
-
 S = timedelta(seconds=1)
 
 
@@ -274,8 +264,6 @@ def windows(sentences: int = 400_000, batch: int = 10_000, vocab: int = 10_000, 
         "to_persistent": ratios(found, "persistent"),
     }
 
-
-# ---- states ------------------------------------------------------------------------------------------------------------
 
 AGGREGATES: dict[str, tuple[Any, ...]] = {
     "one": ("euros", Sum(), "sales"),

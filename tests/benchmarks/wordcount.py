@@ -179,9 +179,6 @@ def _spark(options: argparse.Namespace) -> Iterator[None]:
         yield
 
 
-# ---- the same batches without Trident: as bare Spark jobs that keep no state, and through foreachBatch ---------------------
-
-
 def bare_spark(corpus: Corpus, overlapping: int) -> dict[str, float]:
     """Count each batch's words in native Spark and collect them, `overlapping` batches at a time; no state."""
     from pyspark.sql import SparkSession

@@ -1,7 +1,5 @@
 """`trident dead-letters`: from a tuple that failed to one that is counted."""
 
-from __future__ import annotations
-
 import base64
 import json
 import shutil

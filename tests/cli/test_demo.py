@@ -1,7 +1,5 @@
 """`trident demo`: the counts of real text come out exact, killed or not, and it says so when they do not."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

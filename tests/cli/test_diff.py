@@ -1,7 +1,5 @@
 """`trident explain` and `trident diff`: what a topology says of itself, what new code changes; nothing is run or written."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

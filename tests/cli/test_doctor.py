@@ -4,8 +4,6 @@
 lies in another package.
 """
 
-from __future__ import annotations
-
 import ast
 import importlib.metadata
 import json
@@ -144,8 +142,6 @@ def test_it_names_every_spout_and_the_state_of_every_store() -> None:
     rest = {name.lower().removesuffix("state").removesuffix("map").removesuffix("topic") for name in named} & states
     assert states - rest == set(), "name its state in trident/extras.py: in its extra, or in ALWAYS"
 
-
-# ---- a store and a spout of another package: found by their entry points ------------------------------------------------
 
 MODULE = """
 from tests.harness.sqlite_map import sqlite_state

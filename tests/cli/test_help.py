@@ -1,7 +1,5 @@
 """The help of the commands, what they import, and the page of the documentation that must not fall behind it."""
 
-from __future__ import annotations
-
 import importlib
 import re
 import subprocess

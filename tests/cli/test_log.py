@@ -1,7 +1,5 @@
 """`trident log`: what it says of a log, and of what is none."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """`trident run`: what it runs, how it ends, and what it says when it cannot."""
 
-from __future__ import annotations
-
 import io
 import re
 import shlex

@@ -1,7 +1,5 @@
 """`trident verify` and `trident why` as their users run them."""
 
-from __future__ import annotations
-
 import io
 import json
 import sys

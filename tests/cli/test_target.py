@@ -1,7 +1,5 @@
 """From a command line's words to a topology and its settings: what is found, and what is said of the rest."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What the pages of a cluster say, from its state and from its drivers; and what the commands for clusters print."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -236,9 +234,6 @@ def test_what_is_not_of_the_topology_is_not_shown_after_it_has_ended(cluster: St
     cluster.remove_storm(storm_id)
     with pytest.raises(NoSuchTopology, match="has ended"):
         pages.topology()
-
-
-# ---- what an operator sees first -------------------------------------------------------------------------------------
 
 
 def test_what_failed_and_what_waits_comes_first_each_with_its_reason(cluster: StormClusterState) -> None:

@@ -1,7 +1,5 @@
 """Topologies on a standalone cluster, as users start them: nothing of theirs, nor Trident, is on its workers' paths."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -1,7 +1,5 @@
 """A session of a cluster's state in a process of its own, which is asked, killed, stopped and woken."""
 
-from __future__ import annotations
-
 import ast
 import os
 import signal

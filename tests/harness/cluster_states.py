@@ -1,7 +1,5 @@
 """A cluster's state with a record of what it told."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import threading

@@ -1,7 +1,5 @@
 """Random commits by columns beside the same commits by rows: what an opaque state answers and shows must be the same."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Callable, Sequence

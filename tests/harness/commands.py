@@ -1,7 +1,5 @@
 """The command as its users run it: a process of its own, in a folder of its own."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -4,8 +4,6 @@ These imports take most of the time of a short program. A program that lacks an 
 a name is looked up in its own module.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import importlib
@@ -94,9 +92,6 @@ def _ask(server: str, request: dict[str, Any], command: list[str], timeout_s: fl
             except TimeoutError:
                 os.kill(pid, 9)
                 raise subprocess.TimeoutExpired(command, timeout_s) from None
-
-
-# ---- in the server -----------------------------------------------------------------------------------------------------
 
 
 def _serve() -> dict[str, Any]:

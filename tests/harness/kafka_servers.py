@@ -4,8 +4,6 @@ One broker is one process, which is the controller too. Several brokers have a c
 test kills: without it a Kafka of two brokers answers nobody after one of them has died.
 """
 
-from __future__ import annotations
-
 import base64
 import uuid
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Topics of a Kafka for tests: made under names of their own, filled, cut off, doubled, deleted, and read back whole."""
 
-from __future__ import annotations
-
 import itertools
 import time
 import uuid

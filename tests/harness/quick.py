@@ -12,8 +12,6 @@ or more. All others get the mark `quick`; one that starts a JVM or a server all 
 starts, fails. A file with such a mark for all of its tests is not imported by `make quick`.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -5,8 +5,6 @@ Cassandra and Kafka in `build/services`. A server that is missing is a failure t
 in `kafka_servers.py`.
 """
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import fcntl

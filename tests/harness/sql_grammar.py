@@ -1,7 +1,5 @@
 """SQL texts at random: each function and operator of `trident.operations.sql` over columns with awkward values."""
 
-from __future__ import annotations
-
 import datetime as dt
 import random
 import re

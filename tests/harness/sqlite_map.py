@@ -1,7 +1,5 @@
 """A store of two methods in SQLite: what a user writes, and the only one here that cannot fence."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing

@@ -1,7 +1,5 @@
 """A forked program is as one that Python was started for: its words, its variables, its names, its end."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

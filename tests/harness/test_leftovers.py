@@ -1,7 +1,5 @@
 """What tests have started ends with their process, however that ends, and whatever session it is in."""
 
-from __future__ import annotations
-
 import os
 import select
 import signal

@@ -1,7 +1,5 @@
 """Which tests are quick, which cases the default run takes, how it is shared out among processes, and what it needs."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A ZooKeeper for tests: one server, or an ensemble whose members are killed, paused and restarted one by one."""
 
-from __future__ import annotations
-
 import socket
 from pathlib import Path
 

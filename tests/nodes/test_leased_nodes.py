@@ -1,7 +1,5 @@
 """When a session is over that others judge: by what they see, and by their own clock while they look."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar

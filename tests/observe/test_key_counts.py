@@ -1,7 +1,5 @@
 """How many keys a batch reads from the store, finds in a cache, and writes: counted by the maps of each kind."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -94,8 +92,6 @@ def test_outside_of_a_commit_nothing_is_counted(tmp_path: Path) -> None:
         assert running.state("count").multi_get(["the", "cow"]) == [2, 1]
     assert here.counts == KeyCounts(2, 0, 0)  # a reader that counts does not count what the commit's thread does
 
-
-# ---- in executors: where a batch was committed, and what its tasks counted --------------------------------------------
 
 MANY = " ".join(f"word{number % 1500}" for number in range(3000))
 

@@ -1,7 +1,5 @@
 """Listeners are told what happens, in order; so is the log: levels, sentences, lines of JSON. Neither harms the topology."""
 
-from __future__ import annotations
-
 import json
 import logging
 import re
@@ -294,9 +292,6 @@ def test_without_a_handler_for_it_no_sentence_is_made(monkeypatch: pytest.Monkey
     with started(word_topology("quiet", 1, "a b")) as running:
         running.process_all_available()
         assert running.txid == 2
-
-
-# ---- the command -------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """Metrics over HTTP: a real scrape of a running topology, read by a parser of OpenMetrics; ports that are taken, and freed."""
 
-from __future__ import annotations
-
 import http.client
 import re
 import socket

@@ -1,7 +1,5 @@
 """What Trident's operations count: exact on both engines, in windows of time, in replays; what the pages show of it."""
 
-from __future__ import annotations
-
 import json
 import random
 from pathlib import Path
@@ -168,9 +166,6 @@ def test_tuples_that_are_left_out_count_where_they_raised(engine: str, tmp_path:
     assert "ValueError: poison" in error.text
 
 
-# ---- errors ------------------------------------------------------------------------------------------------------------
-
-
 def test_each_error_is_told_once_with_its_stack_trace(tmp_path: Path) -> None:
     topology = TridentTopology("t")
     lines = topology.new_stream("s", FixedBatchSpout("x: string", 1, ["a"]))
@@ -198,9 +193,6 @@ def test_ten_errors_of_a_component_are_kept(tmp_path: Path) -> None:
     assert len(running.errors) == 10
     assert len(running.pages.status().component_as_mapping("s/FailTimes")["componentErrors"]) == 10
     assert running.statistics.over().components["s/FailTimes"].figures.failed == 14
-
-
-# ---- pages -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -3,8 +3,6 @@
 Windows give what a model gives that keeps everything that was ever added.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -170,8 +168,6 @@ def test_a_rate_is_that_of_the_last_seconds() -> None:
         assert series.per_second(float(second)) == pytest.approx(50, abs=10)
     assert series.per_second(500.0) == 0  # what it was long ago says nothing of now
 
-
-# ---- windows ---------------------------------------------------------------------------------------------------------
 
 BEGAN = 1_000
 

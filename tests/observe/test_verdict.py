@@ -1,7 +1,5 @@
 """The verdict on a topology: what is said of which figures, and that nothing is well which has work and has not moved."""
 
-from __future__ import annotations
-
 import json
 import logging
 import sys

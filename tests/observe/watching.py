@@ -1,7 +1,5 @@
 """What tests of monitoring share: a listener that keeps what it is told, topologies of words, the threads of a topology."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`trident.changes`: what it gives beside commits, what it refuses, and what a reader that comes too late is told."""
 
-from __future__ import annotations
-
 import logging
 import threading
 import time
@@ -383,9 +381,6 @@ def test_a_table_of_other_columns_is_refused_by_name(tmp_path: Path, postgres_se
     words = Words(tmp_path, PostgresState.opaque(url, table=name, changes="7d"))
     with pytest.raises(Exception, match="its column total is text, not bigint; drop the table"):
         words.run(FIRST)
-
-
-# ---- at a start ------------------------------------------------------------------------------------------------------
 
 
 def kept_of(folder: Path, spec: Any) -> Any:

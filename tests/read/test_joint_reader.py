@@ -1,7 +1,5 @@
 """Several states are read as of one batch, from other processes, beside commits; what cannot be is refused by name."""
 
-from __future__ import annotations
-
 import threading
 from pathlib import Path
 from typing import Any

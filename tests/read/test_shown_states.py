@@ -1,7 +1,5 @@
 """States as pandas, as Arrow, and as a notebook shows them; and the rows with the greatest values."""
 
-from __future__ import annotations
-
 import math
 import os
 import random
@@ -158,9 +156,6 @@ def test_states_that_are_read_together_are_shown_as_of_one_batch(tmp_path: Path)
         assert html.index("state revenue, 2 rows, after batch 2") < html.index("state orders, 1 row, after batch 2")
         assert states.txid == 2
     assert "JointReader(&#x27;t&#x27;, [&#x27;revenue&#x27;, &#x27;orders&#x27;]): " in states._repr_html_()
-
-
-# ---- the greatest values ---------------------------------------------------------------------------------------------
 
 
 SEVERAL = "revenue: bigint, average: double"

@@ -56,9 +56,6 @@ def counting(topology: TridentTopology, state: Any, partitions: int = 1, batches
     stream.persistent_aggregate(state, Count(), "count").parallelism_hint(partitions)
 
 
-# ---- rows as of one batch ---------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("partitions", [1, 3])
 def test_a_listing_of_several_pages_is_as_of_one_batch(
     partitions: int, topology: TridentTopology, tmp_path: Path, request: pytest.FixtureRequest
@@ -128,9 +125,6 @@ def test_a_store_that_cannot_list_says_so() -> None:
             read()
 
 
-# ---- columns ----------------------------------------------------------------------------------------------------------
-
-
 def test_columns_have_the_declared_types_or_those_of_their_values() -> None:
     rows = [("a", Decimal("1.50"), [1]), ("b", None, [])]
     table = table_of_state("s", Fields("k: string", "d: decimal(10,2)", "value"), rows)
@@ -178,8 +172,6 @@ def test_local_times_stay_local_times_in_a_dataframe(spark: SparkSession, topolo
     finally:
         spark.conf.set("spark.sql.session.timeZone", zone)
 
-
-# ---- the format -------------------------------------------------------------------------------------------------------
 
 MODULE = """
     from pathlib import Path

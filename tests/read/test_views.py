@@ -1,7 +1,5 @@
 """Reads see exactly the batches 1 to T, over any number of keys and partitions, while T+1 is being written (R12)."""
 
-from __future__ import annotations
-
 import math
 import re
 import threading
@@ -344,9 +342,6 @@ def test_what_a_state_cannot_do_is_said(topology: TridentTopology, tmp_path: Pat
     ):
         running.state("kept").get()
     assert rows.rows == [("a",)]
-
-
-# ---- the view alone ----------------------------------------------------------------------------------------------------
 
 
 def opaque(entries: dict[Any, Any]) -> SnapshottableMap:

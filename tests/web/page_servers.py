@@ -1,7 +1,5 @@
 """What the tests of the page share: topologies that run, servers of their pages, and requests."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """Topologies that get stuck: a bolt whose `execute` does not return, a step whose function does not."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

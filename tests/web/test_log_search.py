@@ -1,7 +1,5 @@
 """The log: its last part and what comes, by level and text, as a file, and in bounded pieces, whatever is asked for."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 from itertools import islice
@@ -127,9 +125,6 @@ def test_a_download_is_the_end_of_the_log_and_ends_while_more_is_logged() -> Non
     assert stored.read_bytes <= 5 * TAIL_BYTES
 
 
-# ---- over HTTP -------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def client() -> Iterator[httpx.Client]:
     with RecentLog("trident.tests.searched") as log:
@@ -179,9 +174,6 @@ def test_what_cannot_be_asked_so_is_refused(client: httpx.Client, asked: str, sa
 def test_a_download_of_no_topology_is_an_error_and_no_file(client: httpx.Client) -> None:
     answer = client.get(client.base_url.join("../other/log/download"))
     assert (answer.status_code, answer.json()["kind"]) == (404, "NoSuchTopology")
-
-
-# ---- files of a supervisor -------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

@@ -55,9 +55,6 @@ def cluster() -> Iterator[UIServer]:
         yield server
 
 
-# ---- looking ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.long
 def test_links_lead_from_the_cluster_to_a_component_and_back(browser: Browser, cluster: UIServer) -> None:
     with opened(browser, cluster.url) as page:
@@ -196,9 +193,6 @@ def test_a_batch_can_be_chosen_and_the_last_followed_again(browser: Browser, ord
         expect(page.locator(".chosenbatch")).to_contain_text("(the last)")
 
 
-# ---- actions ---------------------------------------------------------------------------------------------------------
-
-
 def test_an_action_needs_a_confirmation_and_the_token(browser: Browser) -> None:
     with storm_server() as (running, server), opened(browser, server.url, refused=1) as page:
         page.get_by_role("button", name="Deactivate").click()
@@ -238,9 +232,6 @@ def test_a_server_that_wants_its_token_for_all_is_told_it_once(browser: Browser)
         page.get_by_label("Token").fill(TOKEN)
         page.get_by_role("button", name="Go on").click()
         expect(page.get_by_role("heading", level=1)).to_have_text("word-count")
-
-
-# ---- who writes names ------------------------------------------------------------------------------------------------
 
 
 class Reporting(Split):
@@ -309,9 +300,6 @@ def test_an_error_does_not_turn_the_words_of_the_page(browser: Browser) -> None:
         error = page.locator("details.error .whatwrong")
         expect(error).to_contain_text("2 times")
         assert error.evaluate(READ_FROM_LEFT) is True
-
-
-# ---- screens, keys ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.long
@@ -402,9 +390,6 @@ def test_what_can_be_operated_has_a_name(browser: Browser, orders_url: str) -> N
         assert nameless == []
 
 
-# ---- the server ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.long
 def test_the_page_says_that_the_server_is_away_and_goes_on_when_it_is_back(browser: Browser) -> None:
     with trident_server(counting(cycle=True), conf=PACED) as (running, server):
@@ -430,9 +415,6 @@ def test_a_topology_that_ends_with_an_error_says_so(browser: Browser) -> None:
             expect(page.locator(".sub .status")).to_have_text("failed")
             expect(page.get_by_label("How it does")).to_contain_text("has no price")
             expect(page.get_by_role("button", name="Kill")).to_have_count(0)
-
-
-# ---- size ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.long

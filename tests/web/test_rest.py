@@ -1,7 +1,5 @@
 """The REST interface over HTTP, against topologies that run: shapes, every kind of error, who may ask."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path

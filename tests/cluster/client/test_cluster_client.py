@@ -1,7 +1,5 @@
 """A client and a Nimbus: a submission is one topology, whatever is lost on the way, and errors say what is wrong."""
 
-from __future__ import annotations
-
 import io
 import json
 import socket

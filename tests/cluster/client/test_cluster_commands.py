@@ -1,7 +1,5 @@
 """The commands for clusters as users type them, against a Nimbus and a supervisor that are processes of their own."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal

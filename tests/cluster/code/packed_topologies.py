@@ -1,7 +1,5 @@
 """Sources of topologies that tests pack, a folder with them, and packages made by hand, good and hostile ones."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import textwrap

@@ -1,7 +1,5 @@
 """Packages are kept whole or not at all, checked when they are read, and unpacked once; requirements are installed by pip."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import os

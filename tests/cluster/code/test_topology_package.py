@@ -1,7 +1,5 @@
 """What is packed, that the same code is the same package, and what is told before anything is sent."""
 
-from __future__ import annotations
-
 import io
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Faults at random over a cluster that works, and two ledgers whose totals must be right after them."""
 
-from __future__ import annotations
-
 import contextlib
 import random
 import time

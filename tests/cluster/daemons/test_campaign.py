@@ -1,7 +1,5 @@
 """Random faults in a row over two ledgers: exact at the end, and no driver has committed after its successor had claimed."""
 
-from __future__ import annotations
-
 import os
 from contextlib import ExitStack
 from pathlib import Path

@@ -3,8 +3,6 @@
 On a ZooKeeper of three members, with the log there too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ A batch that new code has committed keeps it from being rolled back, also if its
 of its end whether another one would end in the same way.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace

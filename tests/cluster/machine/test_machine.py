@@ -1,7 +1,5 @@
 """The folder of a supervisor, and logs in parts; the processes of drivers: their end is noticed, and ends what they started."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

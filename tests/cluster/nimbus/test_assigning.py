@@ -1,7 +1,5 @@
 """The Nimbus: which machine gets which topology, and what it does with submissions."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -320,9 +318,6 @@ def test_what_was_not_changed_is_put_to_rest_or_rolled_back(nimbus: Nimbus) -> N
     base = nimbus.cluster.storm_base(_ID)
     assert base is not None
     assert (base.status.kind, base.status.reason) == ("failed", "it cannot run")
-
-
-# ---- what clients ask for --------------------------------------------------------------------------------------------
 
 
 BOLTS: dict[str, Any] = {

@@ -1,7 +1,5 @@
 """Sessions of real processes, on a file and on real servers: killed, stopped, woken, and many at once."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 import time

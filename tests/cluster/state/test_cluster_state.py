@@ -1,7 +1,5 @@
 """The state of a cluster: paths, versions and watches, and its addresses."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import os
@@ -29,9 +27,6 @@ from trident.log.file_log import FileLog
 from trident.nodes.interface import StoredNode
 
 BINARY = bytes(range(256))
-
-
-# ---- nodes ---------------------------------------------------------------------------------------------------------------
 
 
 def test_data_is_read_as_it_was_set(opened: Opened) -> None:
@@ -109,9 +104,6 @@ def test_names_are_of_any_language(opened: Opened) -> None:
         assert state.get_children("/all") == ["other"]
 
 
-# ---- watches -------------------------------------------------------------------------------------------------------------
-
-
 def test_a_data_watch_tells_once(opening: Opening) -> None:
     one, other = opening(), opening()
     one.state.set_data("/a", b"1")
@@ -131,9 +123,6 @@ def test_reading_without_a_watch_tells_nothing(opened: Opened) -> None:
     opened.state.get_data_below("/")
     opened.state.set_data("/a", b"")
     assert opened.settled() == []
-
-
-# ---- sessions ------------------------------------------------------------------------------------------------------------
 
 
 def test_an_ephemeral_node_vanishes_when_its_session_is_closed(opening: Opening) -> None:
@@ -243,9 +232,6 @@ def test_what_is_persistent_outlasts_all_sessions(opening: Opening) -> None:
     assert other.state.get_data("/a") == b"1"
     assert other.state.get_data(sequential) == b"2"
     assert other.state.create_sequential("/e", b"3") > sequential
-
-
-# ---- random sequences of operations ----------------------------------------------------------------------------------
 
 
 _roots = itertools.count(1)
@@ -453,9 +439,6 @@ def test_many_nodes(opening: Opening, address: str, count: int) -> None:
     print(address.partition(":")[0], count, *(f"{name} {end - begin:.2f} s" for name, begin, end in steps))  # noqa: T201  with pytest -s
 
 
-# ---- from an address to the state of a cluster -----------------------------------------------------------------------
-
-
 def test_a_path_is_a_folder_from_here_or_home_or_of_no_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
@@ -551,9 +534,6 @@ def test_a_client_with_a_token_that_none_can_be_opens_nothing(tmp_path: Path) ->
     with pytest.raises(ConfigError, match="a token must be one line"):
         ClusterClient(str(tmp_path), "hu\nsh")
     assert not list(tmp_path.glob("*-session-*"))
-
-
-# ---- a folder whose cluster is gone ----------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """What a cluster's state does in a bucket: lost answers, many writers, heartbeats, a store that hangs, other contents."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing

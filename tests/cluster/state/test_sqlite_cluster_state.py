@@ -1,7 +1,5 @@
 """The file of an embedded cluster: held by others, damaged, full, of another program, forked."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os
@@ -42,9 +40,6 @@ def held(folder: Path) -> Iterator[None]:
         db.execute("ROLLBACK")
 
 
-# ---- held by others ------------------------------------------------------------------------------------------------------
-
-
 def test_a_change_waits_while_another_process_holds_the_file(folder: Path) -> None:
     with opened(folder) as one:
         with held(folder):
@@ -72,9 +67,6 @@ def test_a_file_that_is_held_beyond_the_timeout_is_an_error_and_no_session_is_lo
         assert one.take() == other.take() == looks.take() == []
         one.state.set_data("/a", b"1")
         looks.told(("changed", "/"))
-
-
-# ---- sessions ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -115,9 +107,6 @@ def test_what_owns_something_and_has_no_file_is_over(folder: Path) -> None:
         assert looks.state.get_data("/a", watch=True) == b""
         looks.told(("changed", "/a"))
         assert looks.state.get_data("/a") is None
-
-
-# ---- what can be wrong with a file ---------------------------------------------------------------------------------------
 
 
 def of_another_program(file: Path) -> None:
@@ -209,9 +198,6 @@ def test_a_folder_that_is_made_is_for_its_user_alone(folder: Path) -> None:
         assert folder.stat().st_mode & 0o777 == 0o700
 
 
-# ---- this process --------------------------------------------------------------------------------------------------------
-
-
 def test_a_closed_state_leaves_no_file_open(folder: Path) -> None:
     for _ in range(3):
         with opened(folder) as one:
@@ -225,9 +211,6 @@ def test_a_state_whose_file_is_held_can_be_closed(folder: Path, caplog: pytest.L
     with held(folder), caplog.at_level(logging.WARNING):
         state.close()
     assert "what this session owns goes when another process looks" in caplog.text
-
-
-# ---- what a session needs of the system --------------------------------------------------------------------------------
 
 
 def test_who_watched_first_is_told_though_another_one_reads_before_the_next_look(folder: Path) -> None:

@@ -1,7 +1,5 @@
 """What a cluster's state does when its server is away or not right: lost answers and connections, wrong addresses, tables."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import socket
@@ -60,9 +58,6 @@ def direct(zookeeper_server: ZooKeeperEnsemble, root: str) -> Iterator[Opened]:
 def shaky(proxy: Proxy, root: str) -> Iterator[Opened]:
     with in_zookeeper(f"127.0.0.1:{proxy.port}", root) as one:
         yield one
-
-
-# ---- answers that are lost with the connection -----------------------------------------------------------------------------
 
 
 def lost(proxy: Proxy, shaky: Opened, act: Callable[[], None] = lambda: None) -> None:
@@ -124,9 +119,6 @@ def test_an_ephemeral_node_whose_takeover_lost_its_answer_is_ours(proxy: Proxy, 
     direct.state.get_data("/a", watch=True)
     shaky.state.close()
     direct.told(("changed", "/a"))
-
-
-# ---- connections ---------------------------------------------------------------------------------------------------------
 
 
 def test_watches_end_with_the_connection_until_the_next_reading(proxy: Proxy, shaky: Opened, direct: Opened) -> None:
@@ -199,9 +191,6 @@ def test_a_server_that_stays_away_or_hangs_is_an_error_after_the_timeout(
         assert one.state.get_data("/a") == b"2"
 
 
-# ---- an ensemble ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def ensemble(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperEnsemble]:
     with start_zookeeper(tmp_path_factory.mktemp("ensemble"), 3) as three:
@@ -238,9 +227,6 @@ def test_an_ensemble_that_loses_a_member_and_its_majority(ensemble: ZooKeeperEns
         one.until(lambda told: ("connected", "") in told)
         assert ("expired", "") not in [*one.take(), *other.take()]
         assert other.state.get_data("/b") == b"1"
-
-
-# ---- addresses where nothing answers, or another program --------------------------------------------------------------------
 
 
 def test_where_nothing_answers_it_is_an_error_in_time_and_leaves_no_thread() -> None:
@@ -281,9 +267,6 @@ def test_nothing_but_the_error_is_printed(tmp_path: Path) -> None:
     )
     assert done.stderr == ""
     assert done.stdout.startswith("no ZooKeeper answers at 127.0.0.1:1,no-such-host.invalid:2181 (tried for 0.5 s)")
-
-
-# ---- other clients; this process -------------------------------------------------------------------------------------------
 
 
 def test_nodes_are_where_any_client_finds_them(zookeeper_server: ZooKeeperEnsemble, root: str) -> None:
@@ -350,9 +333,6 @@ def test_a_state_whose_server_is_away_can_be_closed(zookeeper_server: ZooKeeperE
             assert time.monotonic() - began < 10.0
         finally:
             zookeeper_server.restart()
-
-
-# ---- PostgreSQL ------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

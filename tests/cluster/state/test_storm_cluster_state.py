@@ -1,7 +1,5 @@
 """Every operation of Storm's protocol `StormClusterState`, by its name, on a file and on a real ZooKeeper."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Callable
@@ -71,8 +69,6 @@ def raw(opening: Opening) -> Opened:
     return opening()
 
 
-# ---- what is watched -----------------------------------------------------------------------------------------------------
-
 Act = Callable[[StormClusterState], object]
 AGAIN, OTHER = replace(ASSIGNMENT, generation=4), replace(BASE, storm_name="other")
 
@@ -134,9 +130,6 @@ def test_what_is_watched_is_told_once_when_another_session_changes_it(
         assert read(cluster) == expected
 
 
-# ---- topologies ----------------------------------------------------------------------------------------------------------
-
-
 def test_activate_storm(cluster: StormClusterState) -> None:
     assert cluster.activate_storm("a", BASE)
     for storm_id, name in (("a", BASE.storm_name), ("a", "other"), ("b", BASE.storm_name)):
@@ -184,9 +177,6 @@ def test_what_is_kept_of_a_topology_is_removed_with_it_and_what_is_said_late(clu
         cluster.report_error("a", "split", ERROR)
         cluster.report_death("a", DriverDeath(1.0, "node-a", 6700, 1, 1.0, 1.0, False, "it broke"))
         cluster.remove_late()
-
-
-# ---- supervisors and heartbeats --------------------------------------------------------------------------------------------
 
 
 def test_a_supervisor_is_there_as_long_as_its_session(cluster: StormClusterState, raw: Opened) -> None:
@@ -246,9 +236,6 @@ def test_heartbeats_at_slots_are_those_of_the_slots_without_statistics(cluster: 
         cluster.heartbeats_at(slots)
 
 
-# ---- errors --------------------------------------------------------------------------------------------------------------
-
-
 def test_report_error_keeps_the_last_ten(cluster: StormClusterState) -> None:
     for number in range(13):
         cluster.report_error("a", "split", replace(ERROR, time_secs=float(number)))
@@ -277,9 +264,6 @@ def test_what_failed_is_stored_without_secrets(cluster: StormClusterState, raw: 
     assert cluster.all_deaths()["a"][0].reason == "no answer from redis://***@host/0"
 
 
-# ---- the session, watches, names ---------------------------------------------------------------------------------------
-
-
 def test_names_come_back_as_they_were(cluster: StormClusterState) -> None:
     for name in ODD:
         cluster.activate_storm(name, replace(BASE, storm_name=name))
@@ -304,8 +288,6 @@ def test_names_come_back_as_they_were(cluster: StormClusterState) -> None:
     assert cluster.active_storms() == cluster.assignments() == list(cluster.all_heartbeats()) == []
     assert all(cluster.all_errors(name) == {} for name in ODD)
 
-
-# ---- records -------------------------------------------------------------------------------------------------------------
 
 SHAPES: dict[str, dict[str, Any]] = {
     "/storms/a": {
