@@ -1,7 +1,5 @@
 """What a join over time is, in plain Python that compares each row with each: what the tests compare with."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """Topologies with windows and joins over time whose drivers tests kill; each has its log in a folder."""
 
-from __future__ import annotations
-
 import itertools
 from datetime import timedelta
 from functools import partial

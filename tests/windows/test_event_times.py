@@ -1,7 +1,5 @@
 """Event times keep their precision; windows by the clocks of a zone; times of another unit come as late rows, and are told."""
 
-from __future__ import annotations
-
 import logging
 import random
 from collections import Counter
@@ -14,13 +12,14 @@ import pytest
 
 from states.memory import MemoryMapState
 from tests.harness.topology_runs import RowsSpout, dict_state, keep, run_all
+from tests.windows.test_windows import fed
+from tests.windows.test_windows_model import Numbers
 from trident import BatchFailedError, TopologyError, TridentCollector, TridentTopology, TridentTuple
 from trident.moments import changes_in
 from trident.observe.health import verdict
 from trident.operations import (
     Count,
     KeyedProcess,
-    ReducerAggregator,
     SessionWindow,
     SlidingDurationWindow,
     TumblingDurationWindow,
@@ -34,25 +33,8 @@ NOON = datetime(2026, 11, 26, 12, tzinfo=UTC)
 TYPES = ["timestamp", "timestamp_ntz"]
 
 
-class InOrder(ReducerAggregator[list[int]]):
-    def init(self) -> list[int]:
-        return []
-
-    def reduce(self, curr: list[int], tuple: TridentTuple) -> list[int]:
-        return [*curr, tuple[0]]
-
-
 def at(us: int, type_: str = "timestamp") -> datetime:
     return (NOON if type_ == "timestamp" else NOON.replace(tzinfo=None)) + us * US
-
-
-def run_batches(driver: TopologyTestDriver, *batches: Sequence[Any]) -> None:
-    for rows in batches:
-        driver.feed("s", *rows)
-        driver.run()
-
-
-# ---- precision ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.sample(2)
@@ -63,7 +45,7 @@ def test_sessions_are_told_apart_and_put_in_order_by_the_microsecond(type_: str,
     later = [("b", 0, at(10**6, type_))]
     stream = topology.new_stream("s", RowsSpout(f"key: string, n: int, at: {type_}", {1: rows, 2: later}))
     sessions = stream.group_by("key").window(
-        SessionWindow.of(MS, "at"), "n", InOrder(), "n: array<int>", bounds="first, last"
+        SessionWindow.of(MS, "at"), "n", Numbers(), "n: array<int>", bounds="first, last"
     )
     kept = keep(sessions.project("n", "first", "last"))
     run_all(topology, engine)
@@ -77,7 +59,7 @@ def test_a_window_ends_and_tuples_are_late_by_the_microsecond() -> None:
     ten = TumblingDurationWindow.of(10 * MS).by_event_time("at", delay=MS)
     windows, late = stream.window_with_late_rows(ten, Count(), "n", bounds="start, end")
     with TopologyTestDriver(topology) as driver:
-        run_batches(driver, [(at(0),), (at(9_999),), (at(10_999),)], [(at(9_500),)], [(at(11_000),)], [(at(9_999),)])
+        fed(driver, [(at(0),), (at(9_999),), (at(10_999),)], [(at(9_500),)], [(at(11_000),)], [(at(9_999),)])
         assert driver.captured(windows) == {1: [], 2: [], 3: [(at(0), at(10_000), 3)], 4: []}
         assert driver.captured(late)[4] == [(at(9_999),)]
 
@@ -153,8 +135,6 @@ def test_the_last_moments_that_a_datetime_has_are_times(type_: str) -> None:
     assert (run.status["metrics"], kept.rows) == ({}, [])
 
 
-# ---- another unit ------------------------------------------------------------------------------------------------------
-
 IN_S = 1_700_000_000
 SAYS = "in {} it would be 2023-11-14 22:13:20 UTC"
 
@@ -196,7 +176,7 @@ def test_a_time_that_no_calendar_has_moves_no_watermark(config: Any, partitions:
     wrong = [("a", 1 << 60), ("b", -(1 << 60)), ("c", IN_S * 10**6)]
     right = [("a", 0), ("b", 1), ("a", 0)]
     with TopologyTestDriver(topology) as driver:
-        run_batches(driver, wrong, [*right[:2], wrong[0]], [("a", None), wrong[2], right[2]], [("z", 10**10)])
+        fed(driver, wrong, [*right[:2], wrong[0]], [("a", None), wrong[2], right[2]], [("z", 10**10)])
         found, found_late = driver.captured(windows), driver.captured(late)
     assert [sorted(rows) for rows in found_late.values()] == [sorted(wrong), [wrong[0]], [wrong[2]], []]
     assert [sorted(rows) for rows in found.values()] == [[], [], [], [("a", 2), ("b", 1)]]

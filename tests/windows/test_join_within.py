@@ -1,7 +1,5 @@
 """`join_within`: each pair once, whichever row comes first, however batches are cut, whatever failed and was replayed."""
 
-from __future__ import annotations
-
 import datetime as dt
 from collections.abc import Callable
 from datetime import timedelta
@@ -121,9 +119,6 @@ def test_a_row_that_is_over_leaves_nothing_in_the_store() -> None:
     assert 0 < len(keys) <= (5 + 2) * 40
 
 
-# ---- both engines, and stores ------------------------------------------------------------------------------------------
-
-
 def random_rows(side: int, count: int = 120) -> list[Row]:
     return [("abcde"[(n * 3 + side) % 5], n, n + n * (7 + side) % 11) for n in range(count)]
 
@@ -147,9 +142,6 @@ def test_both_engines_give_what_the_model_gives(engine: str) -> None:
     alone = [row for row in kept.rows if None in row]
     assert alone
     assert len(set(kept.rows)) == len(kept.rows)
-
-
-# ---- values and declarations -------------------------------------------------------------------------------------------
 
 
 def test_keys_of_several_fields_values_of_every_type_and_times_of_other_kinds(engine: str) -> None:

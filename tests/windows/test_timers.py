@@ -1,7 +1,5 @@
 """Processes of each key, with a value and timers: on both engines, and against a model over random lives."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -165,9 +163,6 @@ def declared(by_event_time: bool, state: Any, spout: Any, out: str = "what: stri
     return topology, stream.process(state, ["n", "at"], Wild(), out, state_name="w", **timed)
 
 
-# ---- by hand -----------------------------------------------------------------------------------------------------------
-
-
 def test_a_timer_fires_in_the_batch_that_passes_its_time(engine: str) -> None:
     topology = TridentTopology("t")
     rows = [("a", 0), ("b", 5), ("a", 20), ("z", 50), ("z", 51), ("z", 60), ("b", 70), ("z", 999)]
@@ -299,8 +294,6 @@ def test_tuples_without_a_time_are_dropped_and_counted_late_ones_are_kept() -> N
         assert driver._progress.metrics()["w/no_event_time"] == 1
 
 
-# ---- random lives ------------------------------------------------------------------------------------------------------
-
 FAILURES = st.tuples(st.integers(1, 30), st.sampled_from(WAYS), PARTITIONS)
 ROWS = st.lists(st.tuples(st.sampled_from("abcde"), st.integers(0, 9), st.none() | st.integers(0, 90)), max_size=6)
 LIVES = st.lists(
@@ -406,9 +399,6 @@ class Ends(KeyedProcess[int]):
 
     def on_timer(self, value: int | None, time: Any, timers: Timers, collector: Any) -> None:
         collector.emit([time, value])
-
-
-# ---- errors ------------------------------------------------------------------------------------------------------------
 
 
 class Failing(KeyedProcess[Any]):
@@ -529,9 +519,6 @@ def test_explain_and_describe_name_the_process() -> None:
     assert "process w: timers by event time at, delay 0:00:00.003000 by key: Wild(n, at) -> what, a, b" in text
     assert "every tuple goes to the process" in text
     assert topology.describe()[0]["window"] == "timers by event time at, delay 0:00:00.003000"
-
-
-# ---- which keys are due ------------------------------------------------------------------------------------------------
 
 
 def test_a_key_is_found_when_it_is_due_however_far_away_with_few_panes_kept() -> None:

@@ -4,8 +4,6 @@ Batches are committed to stores that crash, as by drivers that were each killed 
 partitions. What fires equals a program that was fed each batch once.
 """
 
-from __future__ import annotations
-
 import random
 import signal
 from collections import Counter
@@ -178,8 +176,6 @@ def windowed(name: str, sums: bool) -> Life:
     return Life(topology, keep(fired))
 
 
-# ---- joins -------------------------------------------------------------------------------------------------------------
-
 JOIN_ROWS = st.lists(
     st.tuples(st.sampled_from(["a", "b", "c", None]), st.integers(0, 9), st.none() | st.integers(0, 30)), max_size=5
 )
@@ -226,9 +222,6 @@ def joining(case: str = "both outer") -> Life:
         join_type=types,
     )  # fmt: skip
     return Life(topology, keep(out))
-
-
-# ---- what stays in the store -------------------------------------------------------------------------------------------
 
 
 def given_in_order(count: int, keys: int = 40) -> list[tuple[str, int, int]]:
@@ -289,9 +282,6 @@ def test_the_commit_of_a_partition_ends_as_its_caller_says(monkeypatch: pytest.M
     state.commit(1)  # it had not ended yet
 
 
-# ---- the moment of a batch ---------------------------------------------------------------------------------------------
-
-
 def test_the_moments_of_pieces_make_that_of_the_batch() -> None:
     life, generator = windowed("sliding event time", sums=False), random.Random(5)
     rows_ = [("a", 1, generator.randrange(1000)) for _ in range(50)]
@@ -303,9 +293,6 @@ def test_the_moments_of_pieces_make_that_of_the_batch() -> None:
     assert (whole.given, whole.reached, whole.now) == (50, (max(at for *_, at in rows_), None), Now(9))
     assert whole.panes == tuple(sorted({at // 2 for *_, at in rows_}))
     assert together([Moment(0), Moment(2, (3, None)), Moment(1, (None, 4))]) == Moment(3, (3, 4))
-
-
-# ---- how many ----------------------------------------------------------------------------------------------------------
 
 
 def test_the_hint_or_the_state_says_how_many() -> None:
@@ -326,8 +313,6 @@ def test_the_hint_or_the_state_says_how_many() -> None:
     with pytest.raises(TopologyError, match="insists on 2 partitions, but a window of a whole stream has one"):
         partitions(state=dict_state({}, partitions=2), grouped=False)
 
-
-# ---- what an earlier version kept --------------------------------------------------------------------------------------
 
 GOLDEN = Path(__file__).parent / "golden"
 """What windows and a join of one partition kept after three batches, written by the program that first kept it so."""
@@ -388,8 +373,6 @@ def test_a_join_that_kept_its_watermarks_apart_is_refused_by_name() -> None:
     with pytest.raises(AssertionError, match=r"it holds \(key: string; in panes of 1000\), but .* another state_name"):
         life.batch([golden_batch(3)] * 2, 1)
 
-
-# ---- drivers that are killed -------------------------------------------------------------------------------------------
 
 DEATHS = [(1, "batch", 2), (3, "before", 2), (3, "after", 4), (2, "after", 1)]
 """Partitions, and how the driver dies: most of them while it moves what another number of partitions kept."""

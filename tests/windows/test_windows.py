@@ -1,7 +1,5 @@
 """Windows on both engines: Storm's examples digit by digit, time by hand, and what is refused at the call."""
 
-from __future__ import annotations
-
 import datetime as dt
 import struct
 from collections.abc import Callable, Sequence
@@ -13,6 +11,7 @@ import pytest
 from spouts import FixedBatchSpout
 from states.memory import LRUMemoryMapState, MemoryMapState
 from tests.harness.topology_runs import RowsSpout, dict_state, keep, run_all, start, topology_of
+from tests.windows.test_windows_model import Numbers
 from trident import BatchFailedError, Stream, TopologyError, TridentCollector, TridentTopology, TridentTuple
 from trident.channel import Clock
 from trident.errors import InexactPairingError, TopologyChangedError
@@ -101,9 +100,6 @@ def rows(*values: Any) -> list[tuple[Any, ...]]:
     return [value if isinstance(value, tuple) else (value,) for value in values]
 
 
-# ---- what fires ------------------------------------------------------------------------------------------------------
-
-
 def test_count_windows_are_storms_but_over_the_whole_stream(engine: str) -> None:
     topology = TridentTopology("t")
     spout = RowsSpout("t: string", {1: rows(*texts(0, 2)), 2: rows(*texts(3, 7)), 3: rows("t8")})
@@ -128,7 +124,7 @@ def test_a_grouped_count_window_counts_each_key_by_itself(engine: str) -> None:
     words = topology.new_stream("s", RowsSpout("w: string, n: int", given)).group_by("w")
     counts = keep(words.sliding_window(4, 2, Count(), "count", bounds="start, end"), "k1")
     sums = keep(words.sliding_window(4, 2, "n", Sum(), "sum"), "k2")
-    kept = keep(words.tumbling_window(3, "n", _Numbers(), "ns: array<bigint>"), "k3")
+    kept = keep(words.tumbling_window(3, "n", Numbers(), "ns: array<bigint>"), "k3")
     run_all(topology, engine, parallelism=2)
     assert counts.batches == {
         1: [("a", 0, 2, 2)],
@@ -139,14 +135,6 @@ def test_a_grouped_count_window_counts_each_key_by_itself(engine: str) -> None:
         ("a", 16), ("a", 28), ("a", 32), ("a", 4), ("b", 8), (None, 12)
     ]  # fmt: skip
     assert kept.rows == [("a", [1, 3, 4]), ("a", [8, 8, 8])]
-
-
-class _Numbers(ReducerAggregator[list[int]]):
-    def init(self) -> list[int]:
-        return []
-
-    def reduce(self, curr: list[int], tuple: TridentTuple) -> list[int]:
-        return [*curr, tuple[0]]
 
 
 def test_windows_by_the_time_of_the_batch(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -350,9 +338,6 @@ class _Thirteen(_Tuples):
         raise ValueError("13")
 
 
-# ---- what is refused -------------------------------------------------------------------------------------------------
-
-
 def lines() -> Stream:
     spout = FixedBatchSpout("w: string, n: int, at: timestamp", 2, [("a", 1, at(0))])
     return TridentTopology("t").new_stream("s", spout)
@@ -380,10 +365,7 @@ def _of_a_wrong_type(value: Any) -> Any:
         (lambda: TumblingDurationWindow.of(timedelta(microseconds=999)), "give whole milliseconds, at least 1"),
         (lambda: SlidingDurationWindow.of(S, timedelta(0)), r"slide datetime.timedelta\(0\) of a window"),
         (lambda: TumblingDurationWindow.of(S).by_event_time("at", delay=-S), "delay .* at least 0"),
-        (
-            lambda: SessionWindow.of(timedelta(0), "at"),
-            r"gap datetime.timedelta\(0\) of a window: give whole milliseconds",
-        ),
+        (lambda: SessionWindow.of(timedelta(0), "at"), r"gap datetime.timedelta\(0\) of a window: give whole millisec"),
         (
             lambda: SessionWindow.of(_of_a_wrong_type("30m"), "at"),
             "gap of a window by time is a timedelta, .* got '30m'",
@@ -476,9 +458,6 @@ def test_a_spout_that_promises_nothing_is_refused() -> None:
         start(topology, "in_process")
 
 
-# ---- what is said of it ----------------------------------------------------------------------------------------------
-
-
 def by_event_time(topology: TridentTopology, length: timedelta, state: StateSpec) -> None:
     stream = topology.new_stream("s", RowsSpout("w: string, at: timestamp", {1: [("a", at(0))]}))
     config = TumblingDurationWindow.of(length).by_event_time("at", delay=S)
@@ -511,9 +490,6 @@ def test_explain_describe_and_the_drawings_show_it() -> None:
     assert (state["key"], state["value"], state["streams"]["s"]["exact"]) == (["w: string"], ["n: bigint"], True)
     assert config in topology.to_dot()
     assert config in topology.to_mermaid()
-
-
-# ---- by hand ---------------------------------------------------------------------------------------------------------
 
 
 def fed(driver: TopologyTestDriver, *batches: Sequence[Any]) -> None:

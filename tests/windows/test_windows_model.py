@@ -1,7 +1,5 @@
 """Random batches, failures, replays and restarts: what windows give equals a program that was fed each batch once."""
 
-from __future__ import annotations
-
 import datetime as dt
 from copy import deepcopy
 from datetime import timedelta
