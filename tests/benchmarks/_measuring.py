@@ -59,6 +59,11 @@ def work_folder() -> Iterator[Path]:
         yield Path(folder)
 
 
+def made(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
+
+
 def in_turns(ways: Mapping[str, Callable[[], T]], rounds: int, warm_up: int = 1) -> dict[str, list[T]]:
     """Return what each way gives, round by round without the first ones; what else the machine does hits all ways alike."""
     found: dict[str, list[T]] = {name: [] for name in ways}

@@ -53,15 +53,9 @@ class Clocked:
 
 
 def run(
-    store: str,
-    address: str,
-    spout: dict[str, Any],
-    settings: dict[str, Any],
-    partitions: int = 2,
-    persist: bool = False,
-    engine: str = "spark",
-    checked: bool = True,
-) -> dict[str, Any]:
+    store: str, address: str, spout: dict[str, Any], settings: dict[str, Any], partitions: int = 2,
+    persist: bool = False, engine: str = "spark", checked: bool = True,
+) -> dict[str, Any]:  # fmt: skip
     """Run the batches of a `DrawnKeys(**spout)` into a state on `store` at `address`, and return the figures.
 
     With `checked`, the counts are compared with those that the spout must give.

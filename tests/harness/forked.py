@@ -27,25 +27,10 @@ from trident.spout import TransactionAttempt
 
 ROOT = Path(__file__).parents[2]
 _NEEDED = (
-    "deltalake",
-    "pandas",
-    "pyarrow.compute",
-    "pyarrow.dataset",
-    "typer",
-    "rich.console",
-    "msgpack",
-    "cloudpickle",
-    "psycopg",
-    "pyspark.sql",
-    "redis",
-    "spouts",
-    "states.delta",
-    "states.memory",
-    "states.redis",
-    "trident.cli.app",
-    "trident.run.running",
-    "trident.testing",
-)
+    "deltalake", "pandas", "pyarrow.compute", "pyarrow.dataset", "typer", "rich.console", "msgpack", "cloudpickle",
+    "psycopg", "pyspark.sql", "redis", "spouts", "states.delta", "states.memory", "states.redis", "trident.cli.app",
+    "trident.run.running", "trident.testing",
+)  # fmt: skip
 
 
 def run_python(

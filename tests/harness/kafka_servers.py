@@ -43,10 +43,7 @@ class KafkaCluster(Servers):
 
 
 def start_kafka(work: Path, brokers: int = 1) -> KafkaCluster:
-    """Start a Kafka; one broker takes 2 to 5 seconds.
-
-    `brokers`: how many; each holds a copy of every partition, unless a topic is created with fewer copies.
-    """
+    """Start a Kafka in 2 to 5 seconds; each broker has a copy of every partition, if a topic has no fewer copies."""
     (controller_port,) = free_ports(1)
     cluster, alone = _id(), brokers == 1
 

@@ -27,9 +27,8 @@ class SQLiteMap:
         self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=30)
         self._db.execute("PRAGMA journal_mode=WAL")  # readers and a writer at the same time
         self._db.execute("PRAGMA synchronous=NORMAL")  # a killed process loses nothing, a power failure might
-        self._db.execute(
-            "CREATE TABLE IF NOT EXISTS state (prefix TEXT, key BLOB, value BLOB, PRIMARY KEY (prefix, key))"
-        )
+        columns = "prefix TEXT, key BLOB, value BLOB, PRIMARY KEY (prefix, key)"
+        self._db.execute(f"CREATE TABLE IF NOT EXISTS state ({columns})")
         self._prefix = prefix
 
     def multi_get(self, keys: Sequence[Key]) -> list[bytes | None]:

@@ -37,7 +37,7 @@ def test_what_tests_have_started_ends_with_them(tmp_path: Path, signum: signal.S
         else:
             os.kill(worker if whom == "worker" else controller, signum)
         for pid in started:
-            await_end(pid)
+            assert select.select([pid], [], [], 60)[0], "a process runs on"
 
 
 @contextmanager
@@ -56,7 +56,3 @@ def session(folder: Path) -> Iterator[list[int]]:
     finally:
         running.kill()
         running.wait()
-
-
-def await_end(handle: int) -> None:
-    assert select.select([handle], [], [], 60)[0], "a process runs on"
