@@ -44,9 +44,8 @@ def test_sessions_are_told_apart_and_put_in_order_by_the_microsecond(type_: str,
     rows = [("a", us, at(us, type_)) for us in (900, 100, 500, 1901, 2902, 5000)]
     later = [("b", 0, at(10**6, type_))]
     stream = topology.new_stream("s", RowsSpout(f"key: string, n: int, at: {type_}", {1: rows, 2: later}))
-    sessions = stream.group_by("key").window(
-        SessionWindow.of(MS, "at"), "n", Numbers(), "n: array<int>", bounds="first, last"
-    )
+    config = SessionWindow.of(MS, "at")
+    sessions = stream.group_by("key").window(config, "n", Numbers(), "n: array<int>", bounds="first, last")
     kept = keep(sessions.project("n", "first", "last"))
     run_all(topology, engine)
     assert [row[0] for row in kept.rows] == [[100, 500, 900], [1901], [2902], [5000]]
@@ -84,9 +83,8 @@ def test_timers_fire_at_the_microsecond_by_either_time() -> None:
         now = datetime.fromtimestamp(driver.clock.wall_ms() / 1000, UTC)
         driver.clock.advance(0.001)
         driver.run()
-        assert [row for rows in driver.captured(by_batch).values() for row in rows] == [
-            ("a", now + 7 * US, [now + 8 * US]), ("a", now + 8 * US, [])
-        ]  # fmt: skip
+        fired_by_batch = [row for rows in driver.captured(by_batch).values() for row in rows]
+        assert fired_by_batch == [("a", now + 7 * US, [now + 8 * US]), ("a", now + 8 * US, [])]
         driver.feed("s", ("b", at(10)))
         driver.run()
         assert [row for rows in driver.captured(by_event).values() for row in rows] == [("a", at(10), [at(11)])]
@@ -95,9 +93,8 @@ def test_timers_fire_at_the_microsecond_by_either_time() -> None:
 def test_rows_are_joined_by_the_microsecond() -> None:
     topology = TridentTopology("t")
     sides = [topology.new_stream(name, RowsSpout(f"k: string, {name}: timestamp", {})) for name in "lr"]
-    joined = topology.join_within(
-        sides[0], "k", sides[1], "k", "k, l, r", times=("l", "r"), within=300 * US, state=MemoryMapState.opaque()
-    )
+    options: dict[str, Any] = {"times": ("l", "r"), "within": 300 * US, "state": MemoryMapState.opaque()}
+    joined = topology.join_within(sides[0], "k", sides[1], "k", "k, l, r", **options)
     with TopologyTestDriver(topology) as driver:
         driver.feed("l", ("a", at(1000)))
         driver.feed("r", *(("a", at(us)) for us in (699, 700, 1300, 1301)))
@@ -140,9 +137,7 @@ SAYS = "in {} it would be 2023-11-14 22:13:20 UTC"
 
 
 @pytest.mark.parametrize(("factor", "unit"), [(10**6, "microseconds"), (10**9, "nanoseconds")])
-def test_times_of_another_unit_are_told_of_and_come_as_late_rows(
-    factor: int, unit: str, engine: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_times_of_another_unit_come_late(factor: int, unit: str, engine: str, caplog: pytest.LogCaptureFixture) -> None:
     topology, given = TridentTopology("t"), [(n, (IN_S + n) * factor) for n in range(3)]
     right = (3, IN_S * 1000)
     stream = topology.new_stream("s", RowsSpout("n: int, at: bigint", {1: given, 2: [right, *given]}))
@@ -220,9 +215,8 @@ def warnings_of(type_: str, times: Sequence[Any], caplog: pytest.LogCaptureFixtu
 def test_a_join_and_a_process_tell_of_such_times_too(caplog: pytest.LogCaptureFixture) -> None:
     topology = TridentTopology("t")
     sides = [topology.new_stream(name, RowsSpout(f"k: string, {name}: bigint", {1: [("a", 1 << 60)]})) for name in "lr"]
-    topology.join_within(
-        sides[0], "k", sides[1], "k", "k, l, r", times=("l", "r"), within=MS, state=MemoryMapState.opaque()
-    )
+    options: dict[str, Any] = {"times": ("l", "r"), "within": MS, "state": MemoryMapState.opaque()}
+    topology.join_within(sides[0], "k", sides[1], "k", "k, l, r", **options)
 
     class Nothing(KeyedProcess[Any]):
         def process(self, value: Any, tuple: TridentTuple, timers: Any, collector: TridentCollector) -> Any:
@@ -309,9 +303,8 @@ def check_days(zone: str, given: list[datetime], type_: str) -> None:
 def test_hours_are_those_of_clocks_and_an_hour_that_they_show_twice_is_two(zone: str, moment: datetime) -> None:
     given, tz = moments(moment), ZoneInfo(zone)
     rows = fired(TumblingDurationWindow.of(HOUR, zone=zone), given)
-    hours = Counter(
-        at.astimezone(tz).replace(minute=0, second=0, microsecond=0).astimezone(UTC) for at in given
-    )  # its fold stays
+    full = (at.astimezone(tz).replace(minute=0, second=0, microsecond=0) for at in given)  # its fold stays
+    hours = Counter(at.astimezone(UTC) for at in full)
     assert {start.astimezone(UTC): n for start, _, n in rows} == hours
     assert {end - start for start, end, _ in rows} == {HOUR}
 
@@ -338,9 +331,8 @@ def test_a_local_day_fires_and_is_over_with_its_own_midnight() -> None:
     windows, late = stream.window_with_late_rows(day, Count(), "n", bounds="start, end")
     second = timedelta(seconds=1)
     with TopologyTestDriver(topology) as driver:
-        for at in (midnight - HOUR, midnight - second, midnight, midnight - HOUR, midnight + HOUR, midnight - HOUR):
-            driver.feed("s", (at,))
-            driver.run()
+        times = midnight - HOUR, midnight - second, midnight, midnight - HOUR, midnight + HOUR, midnight - HOUR
+        fed(driver, *([(at,)] for at in times))
         found = {txid: [(end, n) for _, end, n in rows] for txid, rows in driver.captured(windows).items()}
         assert found == {1: [], 2: [], 3: [(midnight, 2)], 4: [(midnight, 3)], 5: [], 6: []}
         assert driver.captured(late)[6] == [(midnight - HOUR,)]
@@ -375,9 +367,8 @@ def test_another_zone_is_another_window(tmp_path: Any) -> None:
 
 
 def test_a_zone_that_is_none_is_refused_and_so_is_one_for_local_times() -> None:
-    with pytest.raises(
-        TopologyError, match=r"zone 'Europe/Berln', which is unknown: .* did you mean 'Europe/Berlin'\?"
-    ):
+    said = r"zone 'Europe/Berln', which is unknown: .* did you mean 'Europe/Berlin'\?"
+    with pytest.raises(TopologyError, match=said):
         TumblingDurationWindow.of(DAY, zone="Europe/Berln")
     with pytest.raises(TopologyError, match="zone '', which is unknown"):
         TumblingDurationWindow.of(DAY, zone="")

@@ -118,13 +118,11 @@ def test_a_window_in_redis_goes_on_after_a_restart(redis_server: Server, tmp_pat
         run_all(topology, "in_process", log_dir=str(tmp_path))
     rows = [row for of_batch in given.values() for row in of_batch]
     numbers = [n for _, n in rows]
-    assert [row for kept in fired[::2] for row in kept.rows] == [
-        (sum(numbers[max(0, end - 8) : end]),) for end in range(4, 31, 4)
-    ]
+    sums = [(sum(numbers[max(0, end - 8) : end]),) for end in range(4, 31, 4)]
+    assert [row for kept in fired[::2] for row in kept.rows] == sums
     mine = {key: [n for of, n in rows if of == key] for key in "ab"}
-    assert sorted(row for kept in fired[1::2] for row in kept.rows) == [
-        (key, sum(mine[key][at : at + 4])) for key in "ab" for at in range(0, 12, 4)
-    ]
+    of_keys = [(key, sum(mine[key][at : at + 4])) for key in "ab" for at in range(0, 12, 4)]
+    assert sorted(row for kept in fired[1::2] for row in kept.rows) == of_keys
 
 
 DEATHS = ["defined", "processed", "committing", "committed", "recorded"]
@@ -138,9 +136,7 @@ DEATHS = ["defined", "processed", "committing", "committed", "recorded"]
         pytest.param("spark", "committed", marks=[pytest.mark.spark, pytest.mark.slow]),
     ],
 )
-def test_windows_give_what_they_hold_once_when_time_begins_again(
-    engine: str, point: str, redis_server: Server, tmp_path: Path
-) -> None:
+def test_windows_give_all_once_if_time_restarts(engine: str, point: str, redis_server: Server, tmp_path: Path) -> None:
     url, ahead = f"redis://{redis_server.address}/0", 4_000_000_000_000
     folder = tmp_path / f"{engine}-{point}"
     with closing(FileLog.open(folder / "log", folder.name)) as log:

@@ -71,9 +71,7 @@ def test_every_pane_is_in_the_windows_that_the_definition_says(length: int, slid
     grid = Grid(length, slide)
     for pane in range(-20, 20):
         inside = range(pane * grid.width, (pane + 1) * grid.width)
-        holding = [
-            end for end in range(-200, 200) if end % slide == 0 and all(end - length <= at < end for at in inside)
-        ]
+        holding = [at for at in range(-200, 200) if at % slide == 0 and all(at - length <= one < at for one in inside)]
         assert list(grid.ends_of(pane)) == holding
         assert all(grid.panes_of(end)[0] <= pane < grid.panes_of(end)[1] for end in holding)
         assert next(frontier for frontier in range(-200, 200) if grid.is_over(pane, frontier)) == holding[-1]
@@ -231,13 +229,11 @@ def test_a_chunk_that_is_damaged_or_of_other_fields_is_found() -> None:
     store.add(0, numbers(1))
     store.write()
     state.commit(1)
-    with pytest.raises(
-        CorruptValueError, match=r"it holds \(n: bigint; in panes of 1\), but this topology keeps \(n: string; in"
-    ):
+    said = r"it holds \(n: bigint; in panes of 1\), but this topology keeps \(n: string; in"
+    with pytest.raises(CorruptValueError, match=said):
         opened(entries, 2, Fields("n: string"))
-    with pytest.raises(
-        CorruptValueError, match=r"but this topology keeps \(n: bigint; in panes of 5\).*another state_name"
-    ):
+    why = r"but this topology keeps \(n: bigint; in panes of 5\).*another state_name"
+    with pytest.raises(CorruptValueError, match=why):
         WindowStore(state, FIELDS, 5)
     entries[("chunk", 0)] = entries[("chunk", 0)]._replace(curr=b"\x01damaged")
     _, again = opened(entries, 2)
@@ -258,9 +254,7 @@ def test_a_directory_of_another_version_is_found() -> None:
         (10, [1, 9, 9, 7, [7]], "one is of length 9 and slide 9, this topology has 10 and"),
     ],
 )
-def test_a_window_of_each_key_does_not_take_over_what_another_left(
-    length: int, stored: list[Any], message: str
-) -> None:
+def test_a_window_of_each_key_does_not_take_over_what_others_left(length: int, stored: list[Any], message: str) -> None:
     topology, state = TridentTopology("t"), MemoryMapState()
     topology.new_stream("s", RowsSpout("w: string", {})).group_by("w").tumbling_window(length, state, Count(), "n")
     with TopologyTestDriver(topology, max_batch_attempts=1) as driver:
