@@ -65,9 +65,8 @@ def archive_by_hand(entries: Mapping[str, bytes], mode: int = 0, compression: in
     digests = {name: hashlib.sha256(data).hexdigest() for name, data in entries.items()}
     target = io.BytesIO()
     with zipfile.ZipFile(target, "w", compression) as archive:
-        archive.writestr(
-            zipfile.ZipInfo(MANIFEST), PackageManifest("a.py:topology", "trident", "a", files=digests).to_bytes()
-        )
+        manifest = PackageManifest("a.py:topology", "trident", "a", files=digests)
+        archive.writestr(zipfile.ZipInfo(MANIFEST), manifest.to_bytes())
         for name, data in entries.items():
             entry = zipfile.ZipInfo(name)
             entry.external_attr, entry.compress_type = mode << 16, compression

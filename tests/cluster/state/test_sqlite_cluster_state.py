@@ -58,9 +58,8 @@ def test_a_file_that_is_held_beyond_the_timeout_is_an_error_and_no_session_is_lo
         other.state.set_ephemeral_node("/other", b"1")
         assert looks.state.get_children("/", watch=True) == ["one", "other"]
         with held(folder):
-            with pytest.raises(
-                ClusterUnreachable, match=r"cluster.db was held by another process for 1 s; is one stopped"
-            ):
+            said = r"cluster.db was held by another process for 1 s; is one stopped"
+            with pytest.raises(ClusterUnreachable, match=said):
                 one.state.set_data("/a", b"1")
             with pytest.raises(ClusterUnreachable, match="was held by another process"):
                 open_cluster_state(folder, 0.1)
@@ -134,9 +133,7 @@ def of_version(version: int) -> Callable[[Path], None]:
         (Path.mkdir, "the state of the cluster, cannot be written"),
     ],
 )
-def test_a_file_of_other_software_is_an_error_and_left_as_it_is(
-    folder: Path, spoil: Callable[[Path], None], said: str
-) -> None:
+def test_a_file_of_other_software_is_left_as_it_is(folder: Path, spoil: Callable[[Path], None], said: str) -> None:
     folder.mkdir()
     file = folder / "cluster.db"
     spoil(file)
@@ -163,9 +160,8 @@ def test_a_full_disk_is_an_error_and_what_was_there_is_kept(folder: Path) -> Non
         state = one.state
         assert isinstance(state._nodes, SqliteNodes)
         state._nodes._writer._db.execute("PRAGMA max_page_count = 20")
-        with pytest.raises(
-            ClusterError, match="the disk of .*cluster.db, the state of the cluster, is full; nothing was"
-        ):
+        said = "the disk of .*cluster.db, the state of the cluster, is full; nothing was"
+        with pytest.raises(ClusterError, match=said):
             state.set_data("/a", b"x" * 900_000)
         assert state.get_data("/a") == b"kept"
         state._nodes._writer._db.execute("PRAGMA max_page_count = 100000")
@@ -181,9 +177,8 @@ def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
 def test_a_file_that_is_removed_while_it_is_open_is_an_error(folder: Path) -> None:
     with opened(folder, 1.0) as one:
         shutil.rmtree(folder)
-        with pytest.raises(
-            ClusterError, match="cluster.db, the state of the cluster, was removed or replaced while it was"
-        ):
+        said = "cluster.db, the state of the cluster, was removed or replaced while it was"
+        with pytest.raises(ClusterError, match=said):
             one.state.set_data("/a", b"1")
         with opened(folder) as other:  # another cluster, in the same place
             other.state.set_data("/a", b"2")
