@@ -205,9 +205,7 @@ def test_what_a_driver_prints_is_beside_its_log(machine: UIServer) -> None:
 @pytest.mark.long
 def test_what_is_printed_is_shown_without_secrets_also_where_a_piece_of_it_ends(tmp_path: Path) -> None:
     folder = MachineFolder(tmp_path)
-    lines = (
-        "".join(f"{number} ü\ufffd: redis://me:hush@cache:{number}/0 answers\n" for number in range(4000)) + "the end"
-    )
+    lines = "".join(f"{n} ü\ufffd: redis://me:hush@cache:{n}/0 answers\n" for n in range(4000)) + "the end"
     folder.output_file("t").write_bytes(lines.encode().replace("\ufffd".encode(), b"\xff"))
     pages = MachinePages(folder)
     told = "".join(each["text"] for each in end_of_log(lambda offset: pages.log("t", offset, "output")))

@@ -78,9 +78,7 @@ def test_links_lead_from_the_cluster_to_a_component_and_back(browser: Browser, c
         ("/#/topology/topology-0/component/component-9", ["executor"]),
     ],
 )
-def test_words_that_spark_uses_otherwise_are_explained_where_they_are_first(
-    browser: Browser, cluster: UIServer, path: str, words: list[str]
-) -> None:
+def test_words_spark_uses_too_are_explained(browser: Browser, cluster: UIServer, path: str, words: list[str]) -> None:
     with opened(browser, cluster.url + path) as page:
         expect(page.locator("main > .keys strong")).to_have_text(words)
         expect(page.locator("main > .keys span").first).to_have_text(re.compile(f"^{words[0]}: .{{30}}"))
@@ -93,9 +91,8 @@ def test_words_that_spark_uses_otherwise_are_explained_where_they_are_first(
 def test_the_stages_of_a_picture_are_explained_below_it(browser: Browser, orders_url: str) -> None:
     with opened(browser, orders_url) as page:
         expect(page.locator(".band text").first).to_contain_text("stage 1")
-        expect(page.get_by_role("region", name="Picture", exact=True)).to_contain_text(
-            "stage: the steps of a batch that"
-        )
+        drawn = page.get_by_role("region", name="Picture", exact=True)
+        expect(drawn).to_contain_text("stage: the steps of a batch that")
 
 
 @pytest.mark.long

@@ -133,9 +133,8 @@ def test_failures_say_of_how_many(browser: Browser, url: str) -> None:
         expect(tile(page, "Failed attempts")).to_have_text(re.compile("^[1-9]"))
         note = page.locator(".tile", has=page.get_by_text("Failed attempts", exact=True)).locator(".note")
         expect(note).to_have_text(re.compile(r"^in 10 min: [\d.]+ % of [\d,]+(, (rising|falling|steady))?$"))
-        expect(page.get_by_label("How it does")).to_contain_text(
-            re.compile(r"within ten minutes \d+ of [\d,]+: [\d.]+%")
-        )
+        said = re.compile(r"within ten minutes \d+ of [\d,]+: [\d.]+%")
+        expect(page.get_by_label("How it does")).to_contain_text(said)
 
 
 class Fails(BaseFunction):
@@ -257,12 +256,8 @@ def test_the_overview_begins_with_what_failed_and_what_waits(browser: Browser, c
 
 LONG = "EnrichOrdersWithCustomersOfTheLastThirtyDaysAndTheirAddresses"
 LABELS = [
-    "WWWWWWWWWWWWWWWWWWWWWWWW",
-    LONG,
-    "orders by country, city and postal code",
-    "short",
-    "Straßenüberführung" * 4,
-]
+    "WWWWWWWWWWWWWWWWWWWWWWWW", LONG, "orders by country, city and postal code", "short", "Straßenüberführung" * 4,
+]  # fmt: skip
 DETAIL = "MapState of a class with a rather long name in PostgresState, not exact"
 TITLE = "stage 1, in the workers: commit, which is a title of more than the width of a box"
 GROUPING = "enriched-orders: fields (customer_id, region, country)"
