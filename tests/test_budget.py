@@ -19,7 +19,7 @@ BUDGETS: dict[str, tuple[int, int]] = {  # lines, modules
     "trident": (68_648, 307),
     "states": (11_622, 59),
     "spouts": (9_580, 42),
-    "tests": (109_296, 529),
+    "tests": (109_124, 529),
     "examples": (760, 8),
     "docs": (7_139, 41),
 }

@@ -61,9 +61,7 @@ def test_a_query_counts_to_the_state_that_it_asks(tmp_path: Path) -> None:
     assert counted(topology, tmp_path) == [KeyCounts(4, 0, 2)] * 2
 
 
-Longest = operation(
-    "Longest", ReducerAggregator, "string", init=str, reduce=lambda current, row: max(current, str(row[0]), key=len)
-)
+Longest = operation("Longest", ReducerAggregator, "string", init=str, reduce=lambda now, row: max(now, row[0], key=len))
 
 
 def test_a_single_value_is_one_key(tmp_path: Path) -> None:

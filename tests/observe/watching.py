@@ -52,9 +52,8 @@ def word_topology(name: str, size: int, words: str, state: Any = None) -> Triden
     """Return a topology that counts words, so many a batch; the state is `count`."""
     topology = TridentTopology(name)
     spout = FixedBatchSpout("word: string", size, *([word] for word in words.split()))
-    topology.new_stream("words", spout).group_by("word").persistent_aggregate(
-        state or MemoryMapState(), Count(), "count"
-    )
+    each = topology.new_stream("words", spout).group_by("word")
+    each.persistent_aggregate(state or MemoryMapState(), Count(), "count")
     return topology
 
 
