@@ -1,7 +1,5 @@
 """What a sentence costs the processor, part by part: the executors of two workers, run by hand in one thread."""
 
-from __future__ import annotations
-
 import time
 from collections import defaultdict, deque
 from collections.abc import Mapping

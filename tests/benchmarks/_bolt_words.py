@@ -1,11 +1,9 @@
 """The topology that `bolts.py` measures: sentences of ten words → split → count. Its tasks write down what they see."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Mapping
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
 from random import Random
 from time import monotonic
@@ -62,9 +60,8 @@ class Sentences(BaseRichSpout):
     def open(self, conf: Mapping[str, Any], context: TopologyContext, collector: SpoutOutputCollector) -> None:
         random = Random(context.task_id)
         self.collector = collector
-        self.sentences = [
-            " ".join(f"word{random.randrange(_VOCABULARY)}" for _ in range(WORDS)) for _ in range(_SENTENCES)
-        ]
+        drawn = (f"word{random.randrange(_VOCABULARY)}" for _ in range(_SENTENCES * WORDS))
+        self.sentences = [" ".join(islice(drawn, WORDS)) for _ in range(_SENTENCES)]
         self.at = self.acked = 0
         self.due = monotonic()
         self.notes = _Notes(conf, context)

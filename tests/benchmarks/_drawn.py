@@ -56,9 +56,8 @@ class DrawnKeys:
     def parts(self, attempt: TransactionAttempt, definition: Definition, parallelism: int) -> list[_Part]:
         """Cut the rows of a batch into parts of whole tables, about one a task."""
         size = -(-self.rows // max(1, parallelism))
-        return [
-            _Part(int(definition["batch"]), start, min(start + size, self.rows)) for start in range(0, self.rows, size)
-        ]
+        batch, starts = int(definition["batch"]), range(0, self.rows, size)
+        return [_Part(batch, start, min(start + size, self.rows)) for start in starts]
 
     def success(self, txid: int, definition: Definition) -> None:
         """Nothing is kept."""

@@ -3,8 +3,6 @@
 The batches run in a process of their own, sampled as they run.
 """
 
-from __future__ import annotations
-
 import gc
 import os
 import statistics
@@ -61,11 +59,9 @@ class Samples:
     def take(self) -> None:
         now, cpu = time.perf_counter(), time.process_time()
         sample = {
-            "batch": self._batches,
-            "batch_ms": (now - self._at) / self._every * 1000,
-            "cpu_ms": (cpu - self._cpu) / self._every * 1000,
-            **_figures_of("python", self._me),
-        }
+            "batch": self._batches, "batch_ms": (now - self._at) / self._every * 1000,
+            "cpu_ms": (cpu - self._cpu) / self._every * 1000, **_figures_of("python", self._me),
+        }  # fmt: skip
         for child in self._me.children():
             if child.name() == "java":
                 sample |= _figures_of("jvm", child)
@@ -85,9 +81,8 @@ def _figures_of(role: str, process: psutil.Process) -> dict[str, float]:
 
 def _workers_below(java: psutil.Process) -> list[psutil.Process]:
     """Return Python's processes that have no children, in the order of their start: without the daemon that forks them."""
-    below = [
-        each for each in java.children(recursive=True) if not each.children() and each.status() != psutil.STATUS_ZOMBIE
-    ]
+    running = java.children(recursive=True)
+    below = [each for each in running if not each.children() and each.status() != psutil.STATUS_ZOMBIE]
     return sorted(below, key=lambda each: each.create_time())
 
 

@@ -1,7 +1,5 @@
 """What the benchmarks share: rows with options, ways that take turns, functions in a process of their own, lines of JSON."""
 
-from __future__ import annotations
-
 import argparse
 import inspect
 import json
@@ -59,6 +57,11 @@ def run_rows(doc: str | None, rows: Mapping[str, Row], argv: Sequence[str] | Non
 def work_folder() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="trident-bench-") as folder:
         yield Path(folder)
+
+
+def made(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
 
 
 def in_turns(ways: Mapping[str, Callable[[], T]], rounds: int, warm_up: int = 1) -> dict[str, list[T]]:

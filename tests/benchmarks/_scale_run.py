@@ -4,8 +4,6 @@ It starts Spark, says `idle` and waits for a line, so that its memory can be tol
 figures of its batches.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys
@@ -55,15 +53,9 @@ class Clocked:
 
 
 def run(
-    store: str,
-    address: str,
-    spout: dict[str, Any],
-    settings: dict[str, Any],
-    partitions: int = 2,
-    persist: bool = False,
-    engine: str = "spark",
-    checked: bool = True,
-) -> dict[str, Any]:
+    store: str, address: str, spout: dict[str, Any], settings: dict[str, Any], partitions: int = 2,
+    persist: bool = False, engine: str = "spark", checked: bool = True,
+) -> dict[str, Any]:  # fmt: skip
     """Run the batches of a `DrawnKeys(**spout)` into a state on `store` at `address`, and return the figures.
 
     With `checked`, the counts are compared with those that the spout must give.

@@ -1,14 +1,12 @@
 """The stores that are measured: how each is started, its state, and its own client without Trident beside it."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,6 +16,7 @@ from states.delta import DeltaState
 from states.memcached import MemcachedState
 from states.postgres import PostgresState
 from states.redis import RedisState
+from tests.benchmarks._measuring import made
 from tests.harness.servers import ROOT, Server, Stops, start_cassandra, start_memcached, start_postgres, start_redis
 from tests.states.redis.redis_cluster import cluster_in
 from trident.state import Key, StateSpec
@@ -33,11 +32,9 @@ class RawClient:
     """
 
     def __init__(
-        self,
-        read: Callable[[], object],
-        write: Callable[[], object],
+        self, read: Callable[[], object], write: Callable[[], object],
         read_for_commit: Callable[[], object] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.read, self.write, self.read_for_commit = read, write, read_for_commit or read
         write()
 
@@ -50,9 +47,8 @@ class _Cassandra:
     def __init__(self, session: Any, keys: Sequence[str], value: bytes) -> None:
         self._session = session
         session.execute("CREATE TABLE IF NOT EXISTS single (key blob PRIMARY KEY, value blob)")
-        session.execute(
-            "CREATE TABLE IF NOT EXISTS bucketed (bucket int, key blob, value blob, PRIMARY KEY (bucket, key))"
-        )
+        columns = "bucket int, key blob, value blob, PRIMARY KEY (bucket, key)"
+        session.execute(f"CREATE TABLE IF NOT EXISTS bucketed ({columns})")
         self._select = session.prepare("SELECT value FROM single WHERE key = ?")
         self._insert = session.prepare("INSERT INTO single (key, value) VALUES (?, ?)")
         self._select_in = session.prepare("SELECT key, value FROM bucketed WHERE bucket = ? AND key IN ?")
@@ -136,9 +132,8 @@ def raw_cassandra(port: int, keys: Sequence[str], value: bytes) -> Iterator[RawC
     cluster = Cluster(["127.0.0.1"], port=port, protocol_version=5, execution_profiles={EXEC_PROFILE_DEFAULT: profile})
     try:
         session = cluster.connect()
-        session.execute(
-            "CREATE KEYSPACE IF NOT EXISTS raw WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}"
-        )
+        copies = "{'class': 'SimpleStrategy', 'replication_factor': 1}"
+        session.execute(f"CREATE KEYSPACE IF NOT EXISTS raw WITH replication = {copies}")
         session.set_keyspace("raw")
         raw = _Cassandra(session, keys, value)
         yield RawClient(raw.read, raw.write, raw.read_for_commit)
@@ -146,25 +141,18 @@ def raw_cassandra(port: int, keys: Sequence[str], value: bytes) -> Iterator[RawC
         cluster.shutdown()
 
 
-class Merge(Protocol):
-    """Commits the same keys over and over."""
-
-    def commit(self) -> None:
-        """Read what stands, and write the new rows: one MERGE."""
-
-
 def _rows(keys: list[Key], txid: int) -> pa.Table:
     columns = {
-        "word": pa.array([key[0] for key in keys]),
-        "txid": pa.array([txid] * len(keys), pa.int64()),
-        "attempt": pa.array([1 << 20] * len(keys), pa.int64()),
-        "prev": pa.array([txid - 1] * len(keys), pa.int64()),
+        "word": pa.array([key[0] for key in keys]), "txid": pa.array([txid] * len(keys), pa.int64()),
+        "attempt": pa.array([1 << 20] * len(keys), pa.int64()), "prev": pa.array([txid - 1] * len(keys), pa.int64()),
         "curr": pa.array([txid] * len(keys), pa.int64()),
-    }
+    }  # fmt: skip
     return pa.table(columns)
 
 
-class _Rust:
+class RustMerge:
+    """A table of `all_keys`; its commits merge `keys` through delta-rs."""
+
     def __init__(self, path: Path, all_keys: list[Key], keys: list[Key]) -> None:
         from deltalake import write_deltalake
 
@@ -199,18 +187,12 @@ class _Spark:
     def commit(self) -> None:
         self._txid += 1
         self._spark.createDataFrame(_rows(self._keys, self._txid)).createOrReplaceTempView("s")
-        self._spark.sql(
-            f"MERGE INTO delta.`{self._path}` t USING s ON {_ON} WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
-        )
-
-
-def rust_merge(path: Path, all_keys: list[Key], keys: list[Key]) -> _Rust:
-    """A table of `all_keys`; its commits merge `keys` through delta-rs."""
-    return _Rust(path, all_keys, keys)
+        then = "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
+        self._spark.sql(f"MERGE INTO delta.`{self._path}` t USING s ON {_ON} {then}")
 
 
 @contextlib.contextmanager
-def spark_merge(path: Path, all_keys: list[Key], keys: list[Key]) -> Iterator[Merge]:
+def spark_merge(path: Path, all_keys: list[Key], keys: list[Key]) -> Iterator[_Spark]:
     """A table of `all_keys`; its commits merge `keys` through Spark, on both cores."""
     from pyspark.sql import SparkSession
 
@@ -219,13 +201,10 @@ def spark_merge(path: Path, all_keys: list[Key], keys: list[Key]) -> Iterator[Me
 
     pin_worker_python()
     settings = {
-        "spark.master": "local[2]",
-        "spark.ui.enabled": "false",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.memory": "4g",
-        "spark.sql.shuffle.partitions": "2",
+        "spark.master": "local[2]", "spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1",
+        "spark.driver.memory": "4g", "spark.sql.shuffle.partitions": "2",
         **delta_session_conf(ROOT / "build" / "ivy"),
-    }
+    }  # fmt: skip
     builder: Any = SparkSession.builder
     for name, value in settings.items():
         builder = builder.config(name, value)
@@ -236,25 +215,17 @@ def spark_merge(path: Path, all_keys: list[Key], keys: list[Key]) -> Iterator[Me
         spark.stop()
 
 
-# ---- the stores that are measured ------------------------------------------------------------------------------------
-
-
 class RedisCluster(Stops):
     """Three primaries; `port` is that of one of them."""
 
     def __init__(self, work: Path) -> None:
         self._ends = ExitStack()
         folders = (work / f"node{number}" for number in count())
-        cluster = self._ends.enter_context(cluster_in(lambda: _made(next(folders)), 3))
+        cluster = self._ends.enter_context(cluster_in(lambda: made(next(folders)), 3))
         self.port = cluster.nodes[0].port
 
     def stop(self) -> None:
         self._ends.close()
-
-
-def _made(folder: Path) -> Path:
-    folder.mkdir()
-    return folder
 
 
 @dataclass(frozen=True)
@@ -271,8 +242,8 @@ class MeasuredStore:
     raw: Callable[[int, Sequence[str], bytes], AbstractContextManager[RawClient]] | None = None
 
 
-def _redis(**more: Any) -> Any:
-    return lambda port, _, cache: RedisState.opaque(f"redis://127.0.0.1:{port}/0", cache=cache, **more)
+def _redis(scheme: str = "redis", path: str = "/0", **more: Any) -> Any:
+    return lambda port, _, cache: RedisState.opaque(f"{scheme}://127.0.0.1:{port}{path}", cache=cache, **more)
 
 
 def _cassandra(**more: Any) -> Any:
@@ -281,27 +252,21 @@ def _cassandra(**more: Any) -> Any:
 
 
 def _postgres(**more: Any) -> Any:
-    return lambda port, _, cache: PostgresState.opaque(
-        f"postgresql://trident@127.0.0.1:{port}/postgres", cache=cache, **more
-    )
-
-
-def _cluster(port: int, _: Path, cache: int) -> StateSpec:
-    return RedisState.opaque(f"redis+cluster://127.0.0.1:{port}", cache=cache)
-
-
-def _memcached(port: int, _: Path, cache: int) -> StateSpec:
-    return MemcachedState.opaque([f"127.0.0.1:{port}"], cache=cache)
+    url = "postgresql://trident@127.0.0.1:{}/postgres"
+    return lambda port, _, cache: PostgresState.opaque(url.format(port), cache=cache, **more)
 
 
 MEASURED = {
     "redis-fields": MeasuredStore(_redis(layout="fields"), start_redis, raw_redis),
     "redis": MeasuredStore(_redis(), start_redis, raw_redis),
-    "redis-cluster": MeasuredStore(_cluster, RedisCluster),
-    "memcached": MeasuredStore(_memcached, lambda work: start_memcached(work, "-m", 2048, "-M"), raw_memcached),
+    "redis-cluster": MeasuredStore(_redis(scheme="redis+cluster", path=""), RedisCluster),
+    "memcached": MeasuredStore(
+        lambda port, _, cache: MemcachedState.opaque([f"127.0.0.1:{port}"], cache=cache),
+        lambda work: start_memcached(work, "-m", 2048, "-M"), raw_memcached,
+    ),
     "cassandra": MeasuredStore(_cassandra(), start_cassandra, raw_cassandra),
     "cassandra-columns": MeasuredStore(_cassandra(layout="columns"), start_cassandra, raw_cassandra),
     "postgres": MeasuredStore(_postgres(), start_postgres, raw_postgres),
     "postgres-bytes": MeasuredStore(_postgres(layout="binary"), start_postgres, raw_postgres),
     "delta": MeasuredStore(lambda port, work, cache: DeltaState.opaque(work / "state")),
-}
+}  # fmt: skip

@@ -1,7 +1,5 @@
 """A state that commits the same keys over and over, each key an int count, with a log's sentinel: opaque and fenced."""
 
-from __future__ import annotations
-
 import gc
 import operator
 import re

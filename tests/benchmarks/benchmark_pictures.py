@@ -155,9 +155,8 @@ def _json_lines(*argv: str) -> list[dict[str, Any]]:
 
 def words(quick: bool) -> Iterator[Point]:
     """Words per second by size of batch, on each engine, through foreachBatch, and with Storm if its jars are there."""
-    sizes = (
-        {1: 60, 100: 6_000} if quick else {1: 300, 100: 30_000, 1_000: 200_000, 10_000: 1_000_000, 100_000: 4_000_000}
-    )
+    large = {1: 300, 100: 30_000, 1_000: 200_000, 10_000: 1_000_000, 100_000: 4_000_000}
+    sizes = {1: 60, 100: 6_000} if quick else large
     for batch, sentences in sizes.items():
         given = ("tests.benchmarks.wordcount", "--durable-log", "--batch", str(batch), "--sentences", str(sentences))
         (of_spark,) = _json_lines(*given, "--side-by-side")
@@ -219,36 +218,19 @@ def costs(quick: bool) -> Iterator[Point]:
         yield from (("tasks on Spark, 2 cores", number, ms) for number, ms in scaling_costs.tasks(20))
 
 
+_RUN = "python -m tests.benchmarks"
 FIGURES = {
-    "words": Figure(
-        Chart("Word count: words per second", "sentences of ten words in a batch", "words/s, warm", "xy"),
-        words,
-        "python -m tests.benchmarks.wordcount --durable-log --side-by-side",
-    ),
-    "commits": Figure(
-        Chart("A commit of distinct keys", "keys in a commit", "ms", "xy"),
-        commits,
-        "python -m tests.benchmarks.commits",
-    ),
-    "bolts": Figure(
-        Chart("Bolts: complete latency of a sentence and its ten words", "sentences/s", "ms", "xy"),
-        bolts,
-        "python -m tests.benchmarks.bolts latency --engine local",
-    ),
-    "memory": Figure(
-        Chart("Memory of the driver over its batches", "batches", "MB"), memory, "python -m tests.benchmarks.scale flat"
-    ),
-    "time": Figure(
-        Chart("Processor time of a batch of 100 words", "batches", "ms"),
-        time_of_batches,
-        "python -m tests.benchmarks.scale flat",
-    ),
-    "costs": Figure(
-        Chart("A batch that does nearly nothing, by what there is of it", "how many", "ms", "xy"),
-        costs,
-        "python -m tests.benchmarks.scaling_costs",
-    ),
-}
+    "words": Figure(Chart("Word count: words per second", "sentences of ten words in a batch", "words/s, warm", "xy"),
+                    words, f"{_RUN}.wordcount --durable-log --side-by-side"),
+    "commits": Figure(Chart("A commit of distinct keys", "keys in a commit", "ms", "xy"), commits, f"{_RUN}.commits"),
+    "bolts": Figure(Chart("Bolts: complete latency of a sentence and its ten words", "sentences/s", "ms", "xy"),
+                    bolts, f"{_RUN}.bolts latency --engine local"),
+    "memory": Figure(Chart("Memory of the driver over its batches", "batches", "MB"), memory, f"{_RUN}.scale flat"),
+    "time": Figure(Chart("Processor time of a batch of 100 words", "batches", "ms"),
+                   time_of_batches, f"{_RUN}.scale flat"),
+    "costs": Figure(Chart("A batch that does nearly nothing, by what there is of it", "how many", "ms", "xy"),
+                    costs, f"{_RUN}.scaling_costs"),
+}  # fmt: skip
 
 
 def machine() -> str:

@@ -5,8 +5,6 @@ split, a count and an acker. Each row prints one JSON line: what is wanted, the 
 That is for two idle cores; on a busy machine take the ratio, and `sentences_per_cpu_s`: what one core would do in a second.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -99,12 +97,9 @@ def tracked(run: Run) -> dict[str, Any]:
     found = _speed(run, max_spout_pending=_PENDING)
     speed = min(found["sentences_per_s"], found["acked_per_s"])
     return {
-        "ok": speed >= 25_000,
-        "sentences_per_s": round(speed),
-        "word_tuples_per_s": round(speed * WORDS),
-        "p50_ms": round(found["p50_ms"], 1),
-        "sentences_per_cpu_s": round(found["sentences_per_cpu_s"]),
-    }
+        "ok": speed >= 25_000, "sentences_per_s": round(speed), "word_tuples_per_s": round(speed * WORDS),
+        "p50_ms": round(found["p50_ms"], 1), "sentences_per_cpu_s": round(found["sentences_per_cpu_s"]),
+    }  # fmt: skip
 
 
 def storm(run: Run) -> dict[str, Any]:
@@ -125,12 +120,10 @@ def untracked(run: Run) -> dict[str, Any]:
     ratio = median(tracked["acked_per_s"] / untracked["sentences_per_s"] for tracked, untracked in pairs)
     per_cpu = median(tracked["sentences_per_cpu_s"] / untracked["sentences_per_cpu_s"] for tracked, untracked in pairs)
     return {
-        "ok": ratio >= 0.5,
-        "ratio": round(ratio, 2),
-        "ratio_per_cpu_s": round(per_cpu, 2),
+        "ok": ratio >= 0.5, "ratio": round(ratio, 2), "ratio_per_cpu_s": round(per_cpu, 2),
         "tracked_per_s": round(median(each["acked_per_s"] for each, _ in pairs)),
         "untracked_per_s": round(median(each["sentences_per_s"] for _, each in pairs)),
-    }
+    }  # fmt: skip
 
 
 def latency(run: Run) -> dict[str, Any]:

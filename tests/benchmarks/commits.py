@@ -9,8 +9,6 @@ take turns, round by round; a ratio is raw time by our time, so above 1 ours is 
 Delta commits into a state of `--table-keys` keys, beside a MERGE of the same rows through delta-rs and through Spark.
 """
 
-from __future__ import annotations
-
 import argparse
 import statistics
 import sys
@@ -21,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.benchmarks._measuring import apart, in_turns, tell
-from tests.benchmarks._stores import MEASURED, rust_merge, spark_merge
+from tests.benchmarks._stores import MEASURED, RustMerge, spark_merge
 from tests.benchmarks._writers import Writer, keys_of, milliseconds, peak_rss_growth_mb, stored_bytes
 
 GROWTH = (1_000, 10_000, 100_000, 1_000_000)
@@ -76,7 +74,7 @@ def _measure_delta(store: str, options: argparse.Namespace, work: Path) -> dict[
     writer = Writer(MEASURED[store].spec(0, work, options.cache), "side_by_side", all_keys)
     load_ms = milliseconds(writer.commit)
     writer.use(keys)
-    rust = rust_merge(work / "rust", all_keys, keys)
+    rust = RustMerge(work / "rust", all_keys, keys)
     actions: dict[str, Callable[[], object]] = {
         "commit_ms": writer.commit, "rust_merge_ms": rust.commit, "read_ms": writer.read, "raw_read_ms": rust.read,
     }  # fmt: skip
@@ -89,17 +87,12 @@ def _measure_delta(store: str, options: argparse.Namespace, work: Path) -> dict[
     writer.close()
     commit = times["commit_ms"]
     return {
-        "store": store,
-        "keys": len(keys),
-        "table_keys": len(all_keys),
-        "rounds": options.delta_rounds,
-        "first_commit_ms": round(load_ms, 1),
-        **{name: _figures(values) for name, values in times.items()},
+        "store": store, "keys": len(keys), "table_keys": len(all_keys), "rounds": options.delta_rounds,
+        "first_commit_ms": round(load_ms, 1), **{name: _figures(values) for name, values in times.items()},
         "time_by_rust_merge": _ratio(commit, times["rust_merge_ms"]),
         **({"time_by_spark_merge": _ratio(commit, times["spark_merge_ms"])} if options.spark else {}),
-        "read_ratio": _ratio(times["raw_read_ms"], times["read_ms"]),
-        "growth": _growth(store, 0, work, options),
-    }
+        "read_ratio": _ratio(times["raw_read_ms"], times["read_ms"]), "growth": _growth(store, 0, work, options),
+    }  # fmt: skip
 
 
 def _timed(rounds: int, actions: dict[str, Callable[[], object]]) -> dict[str, list[float]]:
@@ -120,12 +113,10 @@ def grow(store: str, port: int, work: str, keys: int) -> dict[str, Any]:
     writer.check(1 + commits)
     writer.close()
     return {
-        "keys": keys,
-        "new_ms_per_1k": round(first / keys * 1000, 3),
-        "ms_per_1k": round(statistics.median(times) / keys * 1000, 3),
-        "peak_rss_growth_mb": round(growth[0], 1),
+        "keys": keys, "new_ms_per_1k": round(first / keys * 1000, 3),
+        "ms_per_1k": round(statistics.median(times) / keys * 1000, 3), "peak_rss_growth_mb": round(growth[0], 1),
         "rss_growth_bytes_per_key": round(growth[0] * (1 << 20) / keys),
-    }
+    }  # fmt: skip
 
 
 def _figures(times: Sequence[float]) -> dict[str, float]:

@@ -6,8 +6,6 @@ clients: `p50_ms`, `p99_ms`, `requests_s`; `in_process_ms` is the median of the 
 compared with an independent count (`exact`).
 """
 
-from __future__ import annotations
-
 import json
 import random
 import statistics
@@ -89,12 +87,10 @@ def _ask(url: str, clients: int, words: int, vocab: int, requests: int) -> Figur
         seconds = time.perf_counter() - begin
     every = sorted(one for own in times for one in own)
     return {
-        "requests": len(every),
-        "p50_ms": round(statistics.median(every) * 1000, 2),
-        "p99_ms": round(every[int(len(every) * 0.99)] * 1000, 2),
-        "requests_s": round(len(every) / seconds),
+        "requests": len(every), "p50_ms": round(statistics.median(every) * 1000, 2),
+        "p99_ms": round(every[int(len(every) * 0.99)] * 1000, 2), "requests_s": round(len(every) / seconds),
         "exact": not wrong and len(every) == requests // clients * clients,
-    }
+    }  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -6,8 +6,6 @@ jobs, on resident workers and as Spark is used by default, on a state in memory 
 store; bolts; DRPC over HTTP. The last two start anew for each turn, so they take fewer.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -6,8 +6,6 @@ over the rounds. With `--size 0.01` everything is a hundredth as large, to see t
 the rows.
 """
 
-from __future__ import annotations
-
 import statistics
 import sys
 import tempfile
@@ -137,8 +135,6 @@ def smallest(sizes: Sizes) -> Figures:
     figures = _compared(sizes, 1 / 2.5, *(_placed(place, options) for place in ("executors", "driver")))
     return {**figures, "times_the_driver": round(1 / figures["ratio"], 2)}
 
-
-# ---- pairs ---------------------------------------------------------------------------------------------------------------
 
 Way = Callable[[], Figures]
 

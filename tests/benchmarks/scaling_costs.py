@@ -4,8 +4,6 @@ Each row measures small numbers, fits a line through them, predicts the largest 
 batch do nearly nothing, so what is measured is the driver's part: `docs/internals/scaling.md` makes a model of it.
 """
 
-from __future__ import annotations
-
 import statistics
 import sys
 import tempfile

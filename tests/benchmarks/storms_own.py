@@ -9,9 +9,6 @@ Storm's makes its sentences before the run and notes its transactions in a ZooKe
 the values of 20,000 keys.
 """
 
-from __future__ import annotations
-
-import argparse
 import json
 import statistics
 import subprocess
@@ -22,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tests.benchmarks._measuring import run_rows
 from tests.harness.servers import start_redis
 
 JARS = Path(__file__).parents[2] / "build" / "services" / "storm"
@@ -76,19 +74,6 @@ _ROWS = {
 _Run = Callable[[int, Settings], float]  # batches -> words per second of the second half
 
 
-def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("rows", nargs="*", metavar="ROW", help=f"of {', '.join(_ROWS)}; all of them by default")
-    parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=10, help="that count of each run, its second half")
-    options = parser.parse_args(argv)
-    if unknown := set(options.rows) - set(_ROWS):
-        parser.error(f"there is no row {', '.join(sorted(unknown))}; there are {', '.join(_ROWS)}")
-    for name in options.rows or _ROWS:
-        print(json.dumps({"row": name, **_compare(_ROWS[name], options.turns, options.seconds)}), flush=True)
-    return 0
-
-
 def _compare(row: _Row, turns: int, seconds: float) -> dict[str, Any]:
     sides: dict[str, _Run] = {"Storm's Trident": partial(_storms, row)}
     sides.update((engine, partial(_ours, row, arguments)) for engine, arguments in _ENGINES.items())
@@ -120,9 +105,7 @@ def _told(name: str, run: _Run) -> _Run:
 
 def _tune(run: _Run, row: _Row, seconds: float, tried: Iterable[Settings]) -> tuple[Settings, float]:
     """Return the fastest settings and their rate."""
-    rate = run(
-        max(20, min(1_000, 100_000 // row.batch)), Settings()
-    )  # cold: only says how many batches a short run has
+    rate = run(max(20, min(1_000, 100_000 // row.batch)), Settings())  # cold: only says how many a short run has
     rates: dict[Settings, float] = {}
     for given in tried:
         rates[given] = run(_batches(row, rate, seconds, given), given)
@@ -190,5 +173,13 @@ def _run(name: str, *numbers: float) -> dict[str, float]:
     return {figure: float(value) for figure, value in json.loads(lines[-1]).items()}
 
 
+def _row(row: _Row) -> Callable[..., dict[str, Any]]:
+    def compared(turns: int = 3, seconds: float = 10.0) -> dict[str, Any]:
+        return _compare(row, turns, seconds)
+
+    compared.__doc__ = f"{row.batch:,} sentences a batch, {row.vocabulary:,} words, totals in {row.store}"
+    return compared
+
+
 if __name__ == "__main__":
-    raise SystemExit(main())
+    sys.exit(run_rows(__doc__, {name: _row(row) for name, row in _ROWS.items()}))

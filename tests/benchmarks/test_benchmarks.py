@@ -1,7 +1,5 @@
 """The benchmarks give figures; whether they are as wanted is not asked here. Their pictures are those of their files."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from pathlib import Path

@@ -3,8 +3,6 @@
 Each row prints a line of JSON: the median of each way, and the ratios.
 """
 
-from __future__ import annotations
-
 import random
 import statistics
 import sys
@@ -14,7 +12,6 @@ from contextlib import ExitStack
 from datetime import timedelta
 from functools import partial
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -31,6 +28,7 @@ from tests.benchmarks._measuring import (
     Row,
     batches_of,
     in_turns,
+    made,
     medians,
     ratios,
     run_rows,
@@ -41,14 +39,14 @@ from tests.benchmarks._measuring import (
 from tests.benchmarks.corpus import Corpus
 from tests.benchmarks.wordcount import counted, words
 from tests.harness.servers import start_postgres, start_redis
-from trident import Stream, TridentTopology, TridentTuple
+from tests.harness.topology_runs import Fold
+from trident import Stream, TridentTopology
 from trident.engine.runners import InProcessRunner
 from trident.engine.spark_runner import SparkRunner
 from trident.engine.worker import Order, Part, Program, WorkerProgram, run_part
 from trident.operations import (
     Avg,
     Count,
-    ReducerAggregator,
     SlidingDurationWindow,
     Split,
     Sum,
@@ -66,9 +64,6 @@ _numbers = count(1)
 
 def counting(stream: Stream, state: Any) -> Any:
     return stream.group_by("word").persistent_aggregate(state, Count(), "count")
-
-
-# ---- ways to split and count a batch, in one process and without Spark -------------------------------------------------
 
 
 @arrow_function("word: string", flat=True)
@@ -119,9 +114,6 @@ def vectorised(batch: int = 20_000, rounds: int = 9) -> Figures:
 
     found = medians(in_turns({name: batch_ms(way) for name, way in SPLITTING.items()}, rounds), 2)
     return {"batch": batch, "ms_per_batch": found, "to_generator": ratios(found, "generator")}
-
-
-# ---- ways to process a batch on Spark ----------------------------------------------------------------------------------
 
 
 def lowering(batch: int = 10_000, batches: int = 12, rounds: int = 7, vocab: int = 10_000, pending: int = 3) -> Figures:
@@ -198,9 +190,7 @@ def resident(
                     address = f"redis://127.0.0.1:{port}/0"
                     on_redis = placement == "executors"
                     state = RedisState.opaque(address, prefix=name) if on_redis else MemoryMapState.opaque()
-                    rows = [
-                        [" ".join(f"w{(at * 10 + word) * 7919 % 10_007}" for word in range(10))] for at in range(size)
-                    ]
+                    rows = [[" ".join(f"w{(at * 10 + n) * 7919 % 10_007}" for n in range(10))] for at in range(size)]
                     topology = TridentTopology(name)
                     lines = topology.new_stream("lines", FixedBatchSpout("line: string", size, *(rows * batches)))
                     counts = counting(lines.each("line", Split(), "word"), state).parallelism_hint(1 + on_redis)
@@ -209,28 +199,14 @@ def resident(
                     settings |= {"state_placement": "executors"} if on_redis else {}
                     settings |= {"max_spout_pending": 1} if size == 1 else {}
                     done, seconds = second_half(batches_of(topology, {counts: {"w0": firsts}}, **settings))
-                    took = {
-                        part: [each["durationMs"][part] for each in done] for part in ("total", "process", "commit")
-                    }
+                    took = {part: [one["durationMs"][part] for one in done] for part in ("total", "process", "commit")}
                     speed = round(len(done) * size * 10 / seconds)
                     yield {"sentences": size, "workers": workers, "commits": placement, "words_per_s": speed} | {
                         f"{part}_ms": ms for part, ms in medians(took, 2).items()
                     }
 
 
-# ---- windows beside a persistent aggregate -----------------------------------------------------------------------------
-
 S = timedelta(seconds=1)
-
-
-class Words(ReducerAggregator[int]):
-    """Counts words one by one."""
-
-    def init(self) -> int:
-        return 0
-
-    def reduce(self, curr: int, tuple: TridentTuple) -> int:
-        return curr + 1
 
 
 def _by_time(words: Stream, config: Any) -> Stream:
@@ -246,7 +222,7 @@ WINDOWS: dict[str, Callable[[Stream], Stream]] = {
     "sliding": lambda words: _by_time(words, SlidingDurationWindow.of(10 * S, S)),
     "tuples": lambda words: words.tumbling_window(10_000, Count(), "n"),
     "tuples_of_key": lambda words: words.group_by("word").tumbling_window(100, Count(), "n"),
-    "reducer": lambda words: words.group_by("word").tumbling_window(S, Words(), "n"),
+    "reducer": lambda words: words.group_by("word").tumbling_window(S, Fold(), "n"),
 }
 
 
@@ -275,8 +251,6 @@ def windows(sentences: int = 400_000, batch: int = 10_000, vocab: int = 10_000, 
     }
 
 
-# ---- states ------------------------------------------------------------------------------------------------------------
-
 AGGREGATES: dict[str, tuple[Any, ...]] = {
     "one": ("euros", Sum(), "sales"),
     "three": ({"revenue": Sum("euros"), "orders": Count(), "mean": Avg("euros")}, "sales"),
@@ -285,7 +259,7 @@ AGGREGATES: dict[str, tuple[Any, ...]] = {
 
 def aggregates(keys: int = 10_000, batches: int = 12, rounds: int = 3) -> Iterator[Figures]:
     """Three aggregates in one state (a sum, a count, a mean) beside one: the same orders, in process."""
-    with work_folder() as folder, start_redis(_made(folder / "redis")) as redis, start_postgres(folder) as postgres:
+    with work_folder() as folder, start_redis(made(folder / "redis")) as redis, start_postgres(folder) as postgres:
         dsn = f"postgresql://trident@127.0.0.1:{postgres.port}/postgres"
         stores: dict[str, Callable[[str], Any]] = {
             "memory": lambda name: MemoryMapState(),
@@ -300,18 +274,12 @@ def aggregates(keys: int = 10_000, batches: int = 12, rounds: int = 3) -> Iterat
             orders = topology.new_stream("orders", FixedBatchSpout("shop: string, euros: bigint", keys, *rows))
             orders.group_by("shop").persistent_aggregate(stores[store](name), *AGGREGATES[way])
             done = batches_of(topology, engine="in_process", poll_interval_ms=1, log_dir=str(folder / f"{name}-log"))
-            return float(
-                statistics.median(sum(one["durationMs"][part] for part in ("process", "commit")) for one in done[2:])
-            )
+            took = [one["durationMs"] for one in done[2:]]
+            return float(statistics.median(each["process"] + each["commit"] for each in took))
 
         for store in stores:
             found = medians(in_turns({way: partial(batch_ms, store, way) for way in AGGREGATES}, rounds, 0), 1)
             yield {"store": store, "keys": keys, "batch_ms": found, "to_one": ratios(found, "one", 2)}
-
-
-def _made(folder: Path) -> Path:
-    folder.mkdir()
-    return folder
 
 
 def one_transaction(
@@ -330,9 +298,8 @@ def one_transaction(
         def batch_ms(log: str, size: int) -> float:
             name = f"one-transaction-{next(_numbers)}"
             topology, rows = TridentTopology(name), [(f"word{number}",) for number in range(size)] * batches
-            counting(
-                topology.new_stream("words", FixedBatchSpout("word: string", size, *rows)), PostgresState.opaque(url)
-            )
+            spout = FixedBatchSpout("word: string", size, *rows)
+            counting(topology.new_stream("words", spout), PostgresState.opaque(url))
             config = {"engine": "in_process", "log_dir": f"{log}{name}", "poll_interval_ms": 1, "max_spout_pending": 1}
             with topology.start(config) as running:
                 running.process_all_available()

@@ -54,9 +54,8 @@ def main(argv: list[str] | None = None) -> int:
         tempfile.TemporaryDirectory(prefix="trident-texts-", dir=options.texts) as texts,
         _spark(options),
     ):
-        corpus = Corpus.make(
-            Path(texts), options.sentences, options.batch, options.vocab, options.seed, options.distinct_files
-        )
+        given = options.sentences, options.batch, options.vocab, options.seed, options.distinct_files
+        corpus = Corpus.make(Path(texts), *given)
         result = {**vars(options), "texts": texts, **run(corpus, options, Path(folder))}
         if options.side_by_side:
             result.update(_ratios(result, bare_spark(corpus, options.pending), foreach_batch(corpus)))
@@ -92,9 +91,7 @@ def _run(corpus: Corpus, options: argparse.Namespace, folder: Path, spec: StateS
     if options.auto_bytes is not None:
         settings["auto_bytes"] = options.auto_bytes
     if options.engine == "auto":
-        settings["master"] = (
-            options.master
-        )  # Spark starts within the run, when the first large batch comes, if any does
+        settings["master"] = options.master  # Spark starts when the first large batch comes, if any does
     if options.durable_log or not options.state.startswith("memory"):
         settings["log_dir"] = str(folder / "log")
     before = processor_seconds(os.getpid())
@@ -179,9 +176,6 @@ def _spark(options: argparse.Namespace) -> Iterator[None]:
         yield
 
 
-# ---- the same batches without Trident: as bare Spark jobs that keep no state, and through foreachBatch ---------------------
-
-
 def bare_spark(corpus: Corpus, overlapping: int) -> dict[str, float]:
     """Count each batch's words in native Spark and collect them, `overlapping` batches at a time; no state."""
     from pyspark.sql import SparkSession
@@ -242,9 +236,7 @@ def _warm(corpus: Corpus, started: float, ended: list[float]) -> dict[str, float
 def _options(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Measure the persistent word count.")
     parser.add_argument("--state", choices=STATES, default="memory-opaque")
-    parser.add_argument(
-        "--cache", type=int, default=0, help="entries that a state on a server remembers between commits"
-    )
+    parser.add_argument("--cache", type=int, default=0, help="entries that a state on a server keeps between commits")
     parser.add_argument("--sentences", type=int, default=200_000, help="of ten words each")
     parser.add_argument("--batch", type=int, default=10_000, help="sentences per batch")
     parser.add_argument("--vocab", type=int, default=10_000, help="distinct words")

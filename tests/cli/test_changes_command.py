@@ -1,7 +1,5 @@
 """`trident changes`: the changes of a state on the command line, and over HTTP as a browser follows them."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import re

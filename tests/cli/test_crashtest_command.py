@@ -1,7 +1,5 @@
 """`trident crashtest` as its users run it, on jobs whose PySpark is a stub."""
 
-from __future__ import annotations
-
 import json
 import signal
 import sys

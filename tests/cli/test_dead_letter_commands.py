@@ -1,7 +1,5 @@
 """`trident dead-letters`: from a tuple that failed to one that is counted."""
 
-from __future__ import annotations
-
 import base64
 import json
 import shutil
@@ -132,15 +130,13 @@ def test_letters_are_exported_edited_and_put_back_once_though_the_command_runs_t
     assert lines[0] == {
         "id": "1-0", "step": "s/each", "error": "ValueError: cannot read this", "tuple": {"word": "bad", "price": "2.00"},
     }  # fmt: skip
-    lines[0]["tuple"]["word"] = lines[1]["tuple"]["word"] = (
-        "mended\u2028"  # which other readers of text take for the end of a line
-    )
+    mended = "mended\u2028"  # which other readers of text take for the end of a line
+    lines[0]["tuple"]["word"] = lines[1]["tuple"]["word"] = mended
     lines[1]["tuple"]["price"] = "3.50"
     Path("edited.jsonl").write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
     for _ in range(2):
-        assert "asked for 2 dead letters, to be put back by the next driver" in dead_letters(
-            "replay", LOG, "--from", "edited.jsonl"
-        )
+        told = dead_letters("replay", LOG, "--from", "edited.jsonl")
+        assert "asked for 2 dead letters, to be put back by the next driver" in told
     running = run_once()
     assert (running.txid, list(running.state("count").multi_get(["bad", "mended\u2028"]))) == (3, [None, 2])
     again = dead_letters("replay", LOG, "--from", "edited.jsonl")
@@ -159,9 +155,7 @@ def test_a_null_of_a_letter_is_edited_as_the_type_of_its_field(tmp_path: Path, m
         (("3.50", 3.5), "7.00"),
     ]:  # too many digits: they are left out again
         lines = [json.loads(line) for line in dead_letters("export", LOG).splitlines()]
-        edited = [
-            {**line, "tuple": {**line["tuple"], "price": price}} for line, price in zip(lines, prices, strict=True)
-        ]
+        edited = [{**one, "tuple": {**one["tuple"], "price": price}} for one, price in zip(lines, prices, strict=True)]
         Path("edited.jsonl").write_text("\n".join(map(json.dumps, edited)))
         dead_letters("replay", LOG, "--from", "edited.jsonl")
         found = counts(run_once())[0]

@@ -1,7 +1,5 @@
 """`trident demo`: the counts of real text come out exact, killed or not, and it says so when they do not."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -15,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.harness.commands import last_txid, started, trident, until
+from tests.harness.commands import last_txid, lives, started, trident, until
 from trident.cli.demo import DemoFolder, DemoJob, count_words, find_text, kill_line
 from trident.errors import LogHeldError, SpoutError, StateError, TridentError
 from trident.log.file_log import FileLog
@@ -114,14 +112,7 @@ def test_a_signal_ends_the_job_with_the_demo(folder: Path, signum: signal.Signal
         jobs = demo.descendants()
         os.kill(demo.process.pid, signum)
         assert demo.end()[0] == code
-    until(lambda: not any(map(_lives, jobs)), "the job has ended")
-
-
-def _lives(process: psutil.Process) -> bool:
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
+    until(lambda: not any(map(lives, jobs)), "the job has ended")
 
 
 def test_the_whole_session_of_a_job_is_killed(tmp_path: Path) -> None:

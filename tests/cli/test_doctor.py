@@ -4,8 +4,6 @@
 lies in another package.
 """
 
-from __future__ import annotations
-
 import ast
 import importlib.metadata
 import json
@@ -145,8 +143,6 @@ def test_it_names_every_spout_and_the_state_of_every_store() -> None:
     assert states - rest == set(), "name its state in trident/extras.py: in its extra, or in ALWAYS"
 
 
-# ---- a store and a spout of another package: found by their entry points ------------------------------------------------
-
 MODULE = """
 from tests.harness.sqlite_map import sqlite_state
 from trident.extras import Extra
@@ -200,13 +196,11 @@ def test_a_store_outside_is_found_and_used_without_a_line_here(site: Path, tmp_p
     assert (lacking["sqlite-rows"]["version"], lacking["sqlite-rows"]["usable"]) == ("trident-sqlite 1.2", True)
     path = f"{site}:{ROOT}"
     ran = trident("run", "job.py:topology", "--once", "--engine", "in_process", cwd=tmp_path, PYTHONPATH=path)
-    assert ran.stderr.endswith(
-        "a SQLite state needs the package apsw-bin (No module named 'apsw'); pip install 'trident-sqlite[sqlite]'\n"
-    )
+    lacks = "a SQLite state needs the package apsw-bin (No module named 'apsw')"
+    assert ran.stderr.endswith(f"{lacks}; pip install 'trident-sqlite[sqlite]'\n")
     (site / "apsw.py").write_text("__version__ = '3.46'\n", encoding="utf-8")
-    assert re.search(
-        r"^sqlite +SQLiteState +trident-sqlite 1\.2, apsw-bin 3\.46", ask(tmp_path, first=str(site)).stdout, re.M
-    )
+    told = ask(tmp_path, first=str(site)).stdout
+    assert re.search(r"^sqlite +SQLiteState +trident-sqlite 1\.2, apsw-bin 3\.46", told, re.M)
     trident("run", "job.py:topology", "--once", "--engine", "in_process", cwd=tmp_path, PYTHONPATH=path)
     found = trident("get", "job.py:topology", "count", "--all", cwd=tmp_path, PYTHONPATH=path).stdout
     assert re.findall(r"^(the|cow) +(\d)", found, re.M) == [("cow", "1"), ("the", "2")]

@@ -1,7 +1,5 @@
 """`trident get`: a state read from another process, at a committed batch, without Spark."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The help of the commands, what they import, and the page of the documentation that must not fall behind it."""
 
-from __future__ import annotations
-
 import importlib
 import re
 import subprocess
@@ -73,9 +71,8 @@ def test_the_help_names_every_command() -> None:
 
 def test_the_help_has_first_what_is_used_each_day() -> None:
     daily, _, clusters = help_of().partition("─ Clusters ─")
-    first = [
-        re.findall(r"^│ ([a-z-]+) ", part, re.MULTILINE)[:4] for part in (daily.partition("─ Commands ─")[2], clusters)
-    ]
+    parts = daily.partition("─ Commands ─")[2], clusters
+    first = [re.findall(r"^│ ([a-z-]+) ", part, re.MULTILINE)[:4] for part in parts]
     assert first == [["run", "get", "log", "explain"], ["up", "submit", "list", "show"]]
 
 

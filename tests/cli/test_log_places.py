@@ -1,7 +1,5 @@
 """Whatever takes the folder of a log takes the address of one on a server: commands, readers, dead letters, tests."""
 
-from __future__ import annotations
-
 import json
 import os
 import textwrap

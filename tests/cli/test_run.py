@@ -1,7 +1,5 @@
 """`trident run`: what it runs, how it ends, and what it says when it cannot."""
 
-from __future__ import annotations
-
 import io
 import re
 import shlex
@@ -269,9 +267,7 @@ def plain_lines(running: Watched) -> list[str]:
         (0, 0.0, {"lines": (0, "files")}, "0 tuples, waiting for tuples, up to date"),
     ],
 )
-def test_one_source_says_in_one_line_its_speed_and_how_far_it_is_behind(
-    rows: int, seconds: float, lag: dict[str, tuple[int, str]], said: str
-) -> None:
+def test_one_source_says_all_in_one_line(rows: int, seconds: float, lag: dict[str, tuple[int, str]], said: str) -> None:
     running = Watched("lines")
     running.seconds = seconds
     running.read(3, {"lines": rows}, **lag)

@@ -1,7 +1,5 @@
 """`trident verify` and `trident why` as their users run them."""
 
-from __future__ import annotations
-
 import io
 import json
 import sys
@@ -76,9 +74,7 @@ def test_equal_states_are_a_line_each_and_a_changed_file_is_an_error(folder: Pat
 def test_wrong_keys_are_a_table_and_an_exit_code(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import trident.replay.verifying as verifying
 
-    monkeypatch.setattr(
-        verifying, "is_same", lambda found, expected: found == 3
-    )  # a Delta table is not written by hand
+    monkeypatch.setattr(verifying, "is_same", lambda found, expected: found == 3)  # Delta is not written by hand
     done = command("verify", TARGET, "count")
     assert done.exit_code == 4
     head, columns, *rows = done.stdout.splitlines()

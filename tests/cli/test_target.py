@@ -1,7 +1,5 @@
 """From a command line's words to a topology and its settings: what is found, and what is said of the rest."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -89,10 +87,8 @@ def test_a_function_of_exactly_once_names_its_topology(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (
-            "y = 2\nx = (1,\n",
-            "broken cannot be imported: SyntaxError: '(' was never closed, in {file}, line 2: x = (1,",
-        ),
+        ("y = 2\nx = (1,\n",
+            "broken cannot be imported: SyntaxError: '(' was never closed, in {file}, line 2: x = (1,"),
         ("x = 1\ny = x / 0\n", "broken cannot be imported: ZeroDivisionError: division by zero (in {file}, line 2)"),
         ("import sys\nsys.exit()\n", "broken cannot be imported: it ends the program (in "),
         ("import nothing_of_that_name\n", "ModuleNotFoundError: No module named 'nothing_of_that_name' (in "),
@@ -101,7 +97,7 @@ def test_a_function_of_exactly_once_names_its_topology(folder: Path) -> None:
         ("def topology():\n    raise OSError('no disk')\n", "broken:topology() failed: OSError: no disk"),
         ("def topology(a):\n    return a\n", "missing 1 required positional argument: 'a'"),
     ],
-)
+)  # fmt: skip
 def test_a_module_without_a_topology_is_explained(folder: Path, text: str, said: str) -> None:
     (folder / "broken.py").write_text(text, encoding="utf-8")
     with pytest.raises(TopologyError) as raised:

@@ -1,7 +1,5 @@
 """Where a cluster is kept, a folder or a server of each kind, and sessions of its state."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """One topology, one log: a submission goes on with that of `trident run`, and who reads it finds it without its path."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path

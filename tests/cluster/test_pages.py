@@ -1,7 +1,5 @@
 """What the pages of a cluster say, from its state and from its drivers; and what the commands for clusters print."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -85,9 +83,8 @@ def test_the_summaries_tell_of_machines_slots_and_topologies(cluster: StormClust
     (machine,) = pages.supervisor_summary()["supervisors"]
     assert (machine["host"], machine["uptime"], machine["usedPorts"]) == ("host", "1d 1h 1m 1s", [6700])
     rows = {row["name"]: row for row in pages.topology_summary()["topologies"]}
-    assert {name: row["status"] for name, row in rows.items()} == {
-        "counting": "ACTIVE", "waiting": "WAITING", "broken": "FAILED",
-    }  # fmt: skip
+    statuses = {name: row["status"] for name, row in rows.items()}
+    assert statuses == {"counting": "ACTIVE", "waiting": "WAITING", "broken": "FAILED"}
     assert rows["counting"]["slot"] == "host:6700"
     assert rows["counting"]["rates"] == {"tuplesPerSecond": 7.0}
     assert rows["broken"]["statusReason"] == "no such table"
@@ -150,7 +147,7 @@ def test_a_topology_is_shown_by_its_heartbeat_while_its_driver_does_not_answer(c
 
 
 @pytest.mark.parametrize(
-    ("status", "assigned_to", "why"),
+    ("status", "on", "why"),
     [
         (WantedStatus("failed", 0.0, reason="no such table"), "", "it was marked as failed: no such table"),
         (WantedStatus("killed", 0.0), "", "it ends"),
@@ -158,13 +155,11 @@ def test_a_topology_is_shown_by_its_heartbeat_while_its_driver_does_not_answer(c
         (WantedStatus("active", 0.0), "a", "its driver in slot host:6700 starts"),
     ],
 )
-def test_a_topology_says_why_none_runs(
-    cluster: StormClusterState, status: WantedStatus, assigned_to: str, why: str
-) -> None:
+def test_a_topology_says_why_none_runs(cluster: StormClusterState, status: WantedStatus, on: str, why: str) -> None:
     Leadership(cluster, "http://one").campaign()
     storm_id = submitted(cluster, "counting", status)
-    if assigned_to:
-        assigned(cluster, storm_id, assigned_to)
+    if on:
+        assigned(cluster, storm_id, on)
     overview = ClusterOverview(cluster, TOKEN)
     with UIServer(overview, port=0, token=TOKEN) as server, httpx.Client(base_url=server.url) as client:
         path = f"/api/v1/topology/{storm_id}"
@@ -236,9 +231,6 @@ def test_what_is_not_of_the_topology_is_not_shown_after_it_has_ended(cluster: St
     cluster.remove_storm(storm_id)
     with pytest.raises(NoSuchTopology, match="has ended"):
         pages.topology()
-
-
-# ---- what an operator sees first -------------------------------------------------------------------------------------
 
 
 def test_what_failed_and_what_waits_comes_first_each_with_its_reason(cluster: StormClusterState) -> None:

@@ -1,7 +1,5 @@
 """Topologies on a standalone cluster, as users start them: nothing of theirs, nor Trident, is on its workers' paths."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex
@@ -85,9 +83,8 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(tmp_path: Path, redis_server: Server) -> Path:
-    write_module(
-        tmp_path, "counting", _TOPOLOGIES.replace("ADDRESS", redis_server.address).replace("NAME", tmp_path.name)
-    )
+    text = _TOPOLOGIES.replace("ADDRESS", redis_server.address).replace("NAME", tmp_path.name)
+    write_module(tmp_path, "counting", text)
     write_module(tmp_path, "cleaning", _CLEANING)
     write_module(tmp_path, "run", "from trident.cli import main\nmain()")
     return tmp_path
@@ -97,15 +94,9 @@ def folder(tmp_path: Path, redis_server: Server) -> Path:
 def test_a_worker_without_packages_is_said_to_lack_them(spark_cluster: SparkCluster, folder: Path) -> None:
     python = make_environment(folder / "bare")
     done = trident(
-        "run",
-        "counting:words",
-        "--once",
-        "--master",
-        spark_cluster.url,
-        cwd=folder,
-        timeout_s=_LIMIT_S,
+        "run", "counting:words", "--once", "--master", spark_cluster.url, cwd=folder, timeout_s=_LIMIT_S,
         PYSPARK_PYTHON=str(python),
-    )
+    )  # fmt: skip
     assert done.returncode == 1
     (error,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert "failed once in step 'spark': EnvironmentProblem: the executor on host 127.0.0.1 cannot import " in error
@@ -116,27 +107,20 @@ def test_a_worker_without_packages_is_said_to_lack_them(spark_cluster: SparkClus
 
 def _driver(submitted: Background) -> psutil.Process | None:
     commands = {one: one.as_dict(["cmdline"])["cmdline"] or [] for one in submitted.descendants()}  # None of a zombie
-    return next(
-        (one for one, command in commands.items() if any(word.endswith("run.py") for word in command[:3])), None
-    )
+    return next((one for one, words in commands.items() if any(word.endswith("run.py") for word in words[:3])), None)
 
 
 @pytest.mark.long
-def test_spark_submit_ends_after_a_commit_and_leaves_nothing(
-    spark_cluster: SparkCluster, archive: Path, folder: Path
-) -> None:
+def test_spark_submit_ends_clean_after_a_commit(spark_cluster: SparkCluster, archive: Path, folder: Path) -> None:
     words = (
         "--master", spark_cluster.url, "--archives", f"{archive}#environment",
         "--conf", "spark.pyspark.python=./environment/bin/python", "--conf", f"spark.pyspark.driver.python={sys.executable}",
         "run.py", "run", "counting:endless", "--log-format", "json",
     )  # fmt: skip
     log_dir = folder / "trident-log" / f"endless-{folder.name}"
-    kept = {
-        name: value for name, value in os.environ.items() if name not in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
-    }
-    with started(
-        *words, cwd=folder, program=("/usr/bin/env", "-i", *(f"{k}={v}" for k, v in kept.items()), _SUBMIT)
-    ) as submitted:
+    kept = {name: each for name, each in os.environ.items() if name not in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")}
+    program = "/usr/bin/env", "-i", *(f"{name}={each}" for name, each in kept.items()), _SUBMIT
+    with started(*words, cwd=folder, program=program) as submitted:
         until(lambda: last_txid(log_dir) >= 2, "two batches are committed")
         driver = _driver(submitted)
         assert driver is not None
@@ -160,9 +144,7 @@ def test_the_example_of_the_page_runs_as_it_is_typed(
     page = (ROOT / "docs" / "deploying.md").read_text(encoding="utf-8")
     program, commands = re.findall(r"^```(?:python|sh)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)[:2]
     (tmp_path / "word_counts.py").write_text(program.replace("localhost:6379", redis_server.address), encoding="utf-8")
-    run, get = (
-        shlex.split(line) for line in commands.replace("spark://localhost:7077", spark_cluster.url).splitlines()
-    )
+    run, get = (shlex.split(one) for one in commands.replace("spark://localhost:7077", spark_cluster.url).splitlines())
     environment = (
         "--conf",
         f"spark.archives={archive}#environment",

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.harness.commands import environment, interruptible, until, write_module
+from tests.harness.commands import environment, interruptible, lives, until, write_module
 from trident.cluster.client import ClusterClient
 from trident.cluster.driver_slot import adopt
 from trident.cluster.topology_package import make_package
@@ -104,7 +104,7 @@ class Machine(DaemonProcess):
         for each in sorted((self.folder / "slots").glob("*.json")):
             driver = None if each.name.endswith(".end.json") else adopt(each)
             with contextlib.suppress(psutil.NoSuchProcess):
-                if driver is not None and _lives(process := psutil.Process(driver.pid)):
+                if driver is not None and lives(process := psutil.Process(driver.pid)):
                     found.append(process)
         return found
 
@@ -164,13 +164,8 @@ class MachineCluster:
         number = len(self.nimbuses) + 1
         words = ["nimbus", "--cluster", self.address, "--port", "0", "--code", str(self.folder / "code")]
         words += [
-            "--driver-timeout",
-            str(self._timeout),
-            "--session-timeout",
-            "3",
-            "--max-deaths",
-            str(self._max_deaths),
-        ]
+            "--driver-timeout", str(self._timeout), "--session-timeout", "3", "--max-deaths", str(self._max_deaths),
+        ]  # fmt: skip
         self.nimbuses.append(DaemonProcess(words, self.folder / f"nimbus{number}.log", **self._variables))
         return self.nimbuses[-1]
 
@@ -260,13 +255,6 @@ class MachineCluster:
         """Iterate over the drivers that still run."""
         for machine in self.machines:
             yield from machine.drivers()
-
-
-def _lives(process: psutil.Process) -> bool:
-    try:
-        return process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 def freeze(processes: Sequence[psutil.Process], address: str) -> None:

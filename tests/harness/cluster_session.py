@@ -1,13 +1,10 @@
 """A session of a cluster's state in a process of its own, which is asked, killed, stopped and woken."""
 
-from __future__ import annotations
-
 import ast
 import os
 import signal
 import subprocess
 import sys
-from types import TracebackType
 from typing import Any, Self
 
 from tests.harness.commands import environment
@@ -61,9 +58,7 @@ class SessionProcess:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.process.kill()
         self.process.communicate()
 

@@ -1,7 +1,5 @@
 """A cluster's state with a record of what it told."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import threading
@@ -105,37 +103,21 @@ class Opening(Protocol):
 LOST_ANSWERS: list[Any] = [
     # A compare-and-set is done once; one that was refused is refused.
     (lambda one, other: one.set_data("/a", b"0"), lambda one: one.compare_and_set("/a", b"1", 0), True, (b"1", 1)),
-    (
-        lambda one, other: (one.set_data("/a", b"0"), other.set_data("/a", b"1")),
-        lambda one: one.compare_and_set("/a", b"2", 0),
-        False,
-        (b"1", 1),
-    ),
+    (lambda one, other: (one.set_data("/a", b"0"), other.set_data("/a", b"1")),
+     lambda one: one.compare_and_set("/a", b"2", 0), False, (b"1", 1)),
     # A creation is ours.
     (lambda one, other: None, lambda one: one.create_ephemeral_node("/a", b"1"), True, (b"1", 0)),
     (lambda one, other: None, lambda one: one.compare_and_set("/a", b"1", None), True, (b"1", 0)),
     # A node of another, and one that was ours before, is not created.
-    (
-        lambda one, other: other.create_ephemeral_node("/a", b"1"),
-        lambda one: one.create_ephemeral_node("/a", b"1"),
-        False,
-        (b"1", 0),
-    ),
-    (
-        lambda one, other: other.set_data("/a", b"1"),
-        lambda one: one.compare_and_set("/a", b"1", None),
-        False,
-        (b"1", 0),
-    ),
-    (
-        lambda one, other: one.create_ephemeral_node("/a", b"1"),
-        lambda one: one.create_ephemeral_node("/a", b"1"),
-        False,
-        (b"1", 0),
-    ),
+    (lambda one, other: other.create_ephemeral_node("/a", b"1"),
+     lambda one: one.create_ephemeral_node("/a", b"1"), False, (b"1", 0)),
+    (lambda one, other: other.set_data("/a", b"1"),
+     lambda one: one.compare_and_set("/a", b"1", None), False, (b"1", 0)),
+    (lambda one, other: one.create_ephemeral_node("/a", b"1"),
+     lambda one: one.create_ephemeral_node("/a", b"1"), False, (b"1", 0)),
     # A delete is done.
     (lambda one, other: other.set_data("/a/b/c", b"1"), lambda one: one.delete_node("/a"), None, ()),
-]
+]  # fmt: skip
 """What two sessions do before; the change of the first whose answer is lost; what it returns, and the node then."""
 
 
@@ -146,11 +128,9 @@ def set_assignment(cluster: StormClusterState, storm_id: str, info: Assignment) 
 
 
 def submitted(
-    cluster: StormClusterState,
-    name: str,
-    status: WantedStatus | None = None,
+    cluster: StormClusterState, name: str, status: WantedStatus | None = None,
     kind: Literal["trident", "bolts"] = "trident",
-) -> str:
+) -> str:  # fmt: skip
     """Keep a topology as Nimbus does, of which no driver runs; returns its id."""
     conf = {"engine": "in_process", "spark.ssl.keyPassword": "hush"}
     wanted = status or WantedStatus("active", 0.0)

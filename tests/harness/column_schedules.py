@@ -1,7 +1,5 @@
 """Random commits by columns beside the same commits by rows: what an opaque state answers and shows must be the same."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Callable, Sequence
@@ -24,17 +22,10 @@ Update = Callable[[Any, str, dict[Any, Any]], tuple[Any, bool]]
 
 
 def commits_by_columns(
-    dice: random.Random,
-    opened: Callable[[], Any],
-    prefix: str,
-    update: Update,
-    calls: Sequence[str],
-    words: Sequence[Any],
-    values: Sequence[Any],
-    keys: Sequence[tuple[Any, ...]],
-    place: str = "",
+    dice: random.Random, opened: Callable[[], Any], prefix: str, update: Update, calls: Sequence[str],
+    words: Sequence[Any], values: Sequence[Any], keys: Sequence[tuple[Any, ...]], place: str = "",
     look: Callable[[Any], None] = lambda state: None,
-) -> int:
+) -> int:  # fmt: skip
     """Commit, fail and open a state again, 25 times, and compare it with one of rows in memory.
 
     `opened`: opens the state, again and again. `calls`, `words`, `values`: what updates are drawn from. `keys`: those that are

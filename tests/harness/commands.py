@@ -1,7 +1,5 @@
 """The command as its users run it: a process of its own, in a folder of its own."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal
@@ -71,12 +69,9 @@ class Background:
     """A command that runs, in a session of its own as a shell would give it a process group of its own."""
 
     def __init__(
-        self,
-        words: tuple[str, ...],
-        cwd: Path,
-        program: tuple[str, ...] = _SCRIPT,
+        self, words: tuple[str, ...], cwd: Path, program: tuple[str, ...] = _SCRIPT,
         variables: Mapping[str, str] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         with interruptible():
             self.process = subprocess.Popen(
                 [*program, *words],
@@ -118,6 +113,14 @@ class Background:
             except (ProcessLookupError, psutil.NoSuchProcess):
                 continue
         return found
+
+
+def lives(process: psutil.Process) -> bool:
+    """Whether a process is there, and no zombie."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 @contextmanager

@@ -53,9 +53,7 @@ class ConnectServer(Server):
 
         session = SparkSession.builder.remote(self.url).create()
         SparkSession._active_session.session = session  # it may still be one whose server was killed
-        session.client.set_retry_policies(
-            [DefaultPolicy(max_retries=6, max_backoff=1000)]
-        )  # by default for ten minutes
+        session.client.set_retry_policies([DefaultPolicy(max_retries=6, max_backoff=1000)])  # by default: ten minutes
         return session  # type: ignore[return-value]
 
     def kill(self) -> None:
@@ -75,18 +73,14 @@ def start_connect(work: Path, python_path: Path | None = ROOT, **conf: str) -> C
     (port,) = free_ports(1)
     home = Path(pyspark.__file__).parent
     settings = {
-        "spark.connect.grpc.binding.address": "127.0.0.1",
-        "spark.connect.grpc.binding.port": port,
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.sql.shuffle.partitions": 2,
-        "spark.sql.warehouse.dir": work / "warehouse",
-        "spark.ui.enabled": "false",
+        "spark.connect.grpc.binding.address": "127.0.0.1", "spark.connect.grpc.binding.port": port,
+        "spark.driver.bindAddress": "127.0.0.1", "spark.sql.shuffle.partitions": 2,
+        "spark.sql.warehouse.dir": work / "warehouse", "spark.ui.enabled": "false",
         **{name.replace("__", "."): value for name, value in conf.items()},
-    }
+    }  # fmt: skip
     work.mkdir(parents=True, exist_ok=True)
-    bare = spark_class(
-        home, PYSPARK_PYTHON=_python(work, python_path), SPARK_LOCAL_IP="127.0.0.1", SPARK_SUBMIT_OPTS=QUICK_JVM
-    )
+    python = _python(work, python_path)
+    bare = spark_class(home, PYSPARK_PYTHON=python, SPARK_LOCAL_IP="127.0.0.1", SPARK_SUBMIT_OPTS=QUICK_JVM)
     words = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
     submit = [*bare, "org.apache.spark.deploy.SparkSubmit", "--master", "local[2]"]
     argv = [*submit, *words, "--class", _MAIN, "spark-internal"]

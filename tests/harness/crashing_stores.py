@@ -1,7 +1,5 @@
 """Stores of the kinds that maps meet; what fails is a `FaultyMap` of `trident.testing` over them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

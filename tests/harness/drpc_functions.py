@@ -1,7 +1,5 @@
 """Topologies with DRPC functions, and what requests are answered with."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import closing
 from typing import Any

@@ -3,8 +3,6 @@
 Nothing is fetched: the packages are links to those of the environment of the tests, so an environment is made in no time.
 """
 
-from __future__ import annotations
-
 import importlib.metadata
 import os
 import subprocess

@@ -4,8 +4,6 @@ These imports take most of the time of a short program. A program that lacks an 
 a name is looked up in its own module.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import importlib
@@ -29,25 +27,10 @@ from trident.spout import TransactionAttempt
 
 ROOT = Path(__file__).parents[2]
 _NEEDED = (
-    "deltalake",
-    "pandas",
-    "pyarrow.compute",
-    "pyarrow.dataset",
-    "typer",
-    "rich.console",
-    "msgpack",
-    "cloudpickle",
-    "psycopg",
-    "pyspark.sql",
-    "redis",
-    "spouts",
-    "states.delta",
-    "states.memory",
-    "states.redis",
-    "trident.cli.app",
-    "trident.run.running",
-    "trident.testing",
-)
+    "deltalake", "pandas", "pyarrow.compute", "pyarrow.dataset", "typer", "rich.console", "msgpack", "cloudpickle",
+    "psycopg", "pyspark.sql", "redis", "spouts", "states.delta", "states.memory", "states.redis", "trident.cli.app",
+    "trident.run.running", "trident.testing",
+)  # fmt: skip
 
 
 def run_python(
@@ -94,9 +77,6 @@ def _ask(server: str, request: dict[str, Any], command: list[str], timeout_s: fl
             except TimeoutError:
                 os.kill(pid, 9)
                 raise subprocess.TimeoutExpired(command, timeout_s) from None
-
-
-# ---- in the server -----------------------------------------------------------------------------------------------------
 
 
 def _serve() -> dict[str, Any]:

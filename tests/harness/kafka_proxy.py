@@ -5,8 +5,6 @@ key), its version and its own number in front. What brokers say of their address
 a client stays behind it. Nothing is left to timing: a test waits until a rule was met.
 """
 
-from __future__ import annotations
-
 import socket
 import struct
 import threading

@@ -4,8 +4,6 @@ One broker is one process, which is the controller too. Several brokers have a c
 test kills: without it a Kafka of two brokers answers nobody after one of them has died.
 """
 
-from __future__ import annotations
-
 import base64
 import uuid
 from collections.abc import Callable
@@ -45,10 +43,7 @@ class KafkaCluster(Servers):
 
 
 def start_kafka(work: Path, brokers: int = 1) -> KafkaCluster:
-    """Start a Kafka; one broker takes 2 to 5 seconds.
-
-    `brokers`: how many; each holds a copy of every partition, unless a topic is created with fewer copies.
-    """
+    """Start a Kafka in 2 to 5 seconds; each broker has a copy of every partition, if a topic has no fewer copies."""
     (controller_port,) = free_ports(1)
     cluster, alone = _id(), brokers == 1
 

@@ -1,7 +1,5 @@
 """Topics of a Kafka for tests: made under names of their own, filled, cut off, doubled, deleted, and read back whole."""
 
-from __future__ import annotations
-
 import itertools
 import time
 import uuid
@@ -29,20 +27,14 @@ class Record(NamedTuple):
 
 
 class Topics:
-    """Does to the topics of a Kafka what a test needs, and waits until it is done.
-
-    `bootstrap`: addresses of brokers, as in `bootstrap.servers`.
-    """
+    """Does to the topics of a Kafka, at the addresses `bootstrap`, what a test needs, and waits until it is done."""
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
         self.admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})  # brokers are killed
 
     def create(self, partitions: int = 1, name: str = "", copies: int = -1, **config: object) -> str:
-        """Make a topic and return its name, which no other topic has unless it is given.
-
-        `config`: the settings of the topic with underscores, as `retention_ms=1000`.
-        """
+        """Make a topic of settings such as `retention_ms=1000`; return its name, which no other has unless given."""
         name = name or f"topic-{next(_numbers)}-{uuid.uuid4().hex[:8]}"
         settings = {key.replace("_", "."): str(value) for key, value in config.items()}
         topic = NewTopic(name, partitions, copies, config=settings)
@@ -120,10 +112,7 @@ class Topics:
         return Producer({"bootstrap.servers": self.bootstrap, "enable.idempotence": True, "log_level": 0, **settings})
 
     def read(self, name: str, committed: bool = True) -> list[Record]:
-        """Return every record of a topic, partition by partition, each in the order of its offsets.
-
-        `committed`: only records of transactions that were committed, as a careful reader asks for; else all.
-        """
+        """Return the records of a topic by partition and offset; `committed`: of transactions that were, or all."""
         if committed:
             self._wait_for_marks(name)
         consumer = Consumer(

@@ -4,8 +4,6 @@ What was started has the name of the process in its environment, whatever sessio
 may write over its environment, or be given none, so each is noted besides.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal
@@ -41,9 +39,6 @@ def note(pid: int) -> None:
 
 def _noted() -> Path:
     return Path(tempfile.gettempdir(), f"trident-tests{os.environ[_NAME].replace('/', '-')}")
-
-
-# ---- in the watcher ----------------------------------------------------------------------------------------------------
 
 
 def _main(pid: int, name: str, noted: Path) -> None:

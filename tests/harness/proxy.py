@@ -5,8 +5,6 @@ The clients do not know of it. Nothing is left to timing: the act runs in the ve
 bytes on, so it is over before anything else happens on that connection.
 """
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import threading

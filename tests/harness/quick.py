@@ -12,8 +12,6 @@ or more. All others get the mark `quick`; one that starts a JVM or a server all 
 starts, fails. A file with such a mark for all of its tests is not imported by `make quick`.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -36,10 +34,11 @@ exit 1
 
 
 def mark_long(items: list[pytest.Item]) -> None:
-    """Mark as long the cases of each test with `sample(n)` that are not among its n."""
+    """Mark as long the cases of each test with `sample(n)` that are not among its n; what soaks is neither."""
     cases: defaultdict[str, list[pytest.Function]] = defaultdict(list)
     for item in items:
-        if isinstance(item, pytest.Function) and item.get_closest_marker("sample"):
+        marks = {mark.name for mark in item.iter_markers()}
+        if isinstance(item, pytest.Function) and "sample" in marks and "soak" not in marks:
             if not hasattr(item, "callspec"):
                 raise pytest.UsageError(f"{item.nodeid} is one case, of which there is no sample")
             cases[item.nodeid.partition("[")[0]].append(item)

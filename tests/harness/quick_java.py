@@ -4,8 +4,6 @@
 other jars or of another Java, all is the same and only slower: Spark starts in seven seconds instead of four.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """States on the servers of tests."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from states.cassandra import CassandraState

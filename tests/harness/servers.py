@@ -5,8 +5,6 @@ Cassandra and Kafka in `build/services`. A server that is missing is a failure t
 in `kafka_servers.py`.
 """
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import fcntl
@@ -73,16 +71,9 @@ class Server(Stops):
     _kills_below = False
 
     def __init__(
-        self,
-        name: str,
-        argv: Sequence[object],
-        port: int,
-        work: Path,
-        ready: Callable[[int], bool] | bytes,
-        grace: float = 5.0,
-        limit: float = 120.0,
-        user: str | None = None,
-    ) -> None:
+        self, name: str, argv: Sequence[object], port: int, work: Path, ready: Callable[[int], bool] | bytes,
+        grace: float = 5.0, limit: float = 120.0, user: str | None = None,
+    ) -> None:  # fmt: skip
         self.name, self.argv, self.port, self.work = name, [str(word) for word in argv], port, work
         self._ready, self._grace, self._limit, self._user = ready, grace, limit, user
         self._process: subprocess.Popen[bytes] | None = None
@@ -200,10 +191,7 @@ class _Postgres(Server):
 
 
 class Servers(Stops):
-    """Several servers of one kind, in the order of their numbers 1, 2, …; each may be killed, paused and started again.
-
-    `others`: what they need, and no test kills.
-    """
+    """Servers of one kind, 1, 2, …, each of which a test kills, pauses and starts again; it does not kill `others`."""
 
     def __init__(self, members: Sequence[Server], others: Sequence[Server] = ()) -> None:
         self.members, self._others = list(members), others
@@ -351,10 +339,7 @@ def _as_user(user: str | None) -> dict[str, Any]:
 
 
 def start_cassandra(work: Path, durable: bool = True) -> Server:
-    """Start a Cassandra; takes 5 to 25 seconds.
-
-    `durable`: have each write on disk before it is answered; else some time later, as servers are set up by default.
-    """
+    """Start a Cassandra in 5 to 25 seconds; `durable`: each write is on disk when it is answered, or soon, as usual."""
     java = [*_java_of_cassandra(), *(f"-javaagent:{jar}" for jar in sorted((JARS / "cassandra").glob("jamm-*.jar")))]
     cql, storage, jmx = free_ports(3)
     sync = "batch" if durable else "periodic\ncommitlog_sync_period: 10s"
@@ -406,9 +391,8 @@ def _java_of_cassandra() -> list[str]:
     printed = subprocess.run([java(), "-version"], capture_output=True, text=True, check=True).stderr
     version = int(printed.split('"')[1].split(".")[0])
     if version > _LAST_JAVA_OF_CASSANDRA:
-        raise RuntimeError(
-            f"Cassandra runs on Java 17 to {_LAST_JAVA_OF_CASSANDRA}; {java()} is {version}; set JAVA_HOME"
-        )
+        last = _LAST_JAVA_OF_CASSANDRA
+        raise RuntimeError(f"Cassandra runs on Java 17 to {last}; {java()} is {version}; set JAVA_HOME")
     return [java(), *(["-Djava.security.manager=allow"] if version > 17 else [])]
 
 

@@ -4,8 +4,6 @@ The environment of the processes is bare: no PYTHONPATH leads to this project, a
 the machines of a cluster.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import urllib.request

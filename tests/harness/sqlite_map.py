@@ -1,7 +1,5 @@
 """A store of two methods in SQLite: what a user writes, and the only one here that cannot fence."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -29,9 +27,8 @@ class SQLiteMap:
         self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=30)
         self._db.execute("PRAGMA journal_mode=WAL")  # readers and a writer at the same time
         self._db.execute("PRAGMA synchronous=NORMAL")  # a killed process loses nothing, a power failure might
-        self._db.execute(
-            "CREATE TABLE IF NOT EXISTS state (prefix TEXT, key BLOB, value BLOB, PRIMARY KEY (prefix, key))"
-        )
+        columns = "prefix TEXT, key BLOB, value BLOB, PRIMARY KEY (prefix, key)"
+        self._db.execute(f"CREATE TABLE IF NOT EXISTS state ({columns})")
         self._prefix = prefix
 
     def multi_get(self, keys: Sequence[Key]) -> list[bytes | None]:

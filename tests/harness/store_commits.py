@@ -1,7 +1,5 @@
 """What the tests of stores share: sums as updates, and the driver's side of commits."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

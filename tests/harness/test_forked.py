@@ -1,7 +1,5 @@
 """A forked program is as one that Python was started for: its words, its variables, its names, its end."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -67,7 +65,6 @@ def test_a_program_that_takes_too_long_is_killed(tmp_path: Path) -> None:
 def test_what_python_reads_at_its_start_is_that_of_the_program(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['zmq'] = None", encoding="utf-8")
     (tmp_path / "program.py").write_text("import zmq", encoding="utf-8")
-    found = run_python(
-        "program.py", cwd=tmp_path, variables={**os.environ, "PYTHONPATH": str(tmp_path)}, timeout_s=_LIMIT_S
-    )
+    variables = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    found = run_python("program.py", cwd=tmp_path, variables=variables, timeout_s=_LIMIT_S)
     assert "import of zmq halted" in found.stderr

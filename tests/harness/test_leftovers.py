@@ -1,7 +1,5 @@
 """What tests have started ends with their process, however that ends, and whatever session it is in."""
 
-from __future__ import annotations
-
 import os
 import select
 import signal
@@ -39,7 +37,7 @@ def test_what_tests_have_started_ends_with_them(tmp_path: Path, signum: signal.S
         else:
             os.kill(worker if whom == "worker" else controller, signum)
         for pid in started:
-            await_end(pid)
+            assert select.select([pid], [], [], 60)[0], "a process runs on"
 
 
 @contextmanager
@@ -58,7 +56,3 @@ def session(folder: Path) -> Iterator[list[int]]:
     finally:
         running.kill()
         running.wait()
-
-
-def await_end(handle: int) -> None:
-    assert select.select([handle], [], [], 60)[0], "a process runs on"

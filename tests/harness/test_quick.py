@@ -1,7 +1,5 @@
 """Which tests are quick, which cases the default run takes, how it is shared out among processes, and what it needs."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path
@@ -61,9 +59,8 @@ def run_of(folder: Path, *words: str) -> str:
 def test_a_quick_test_starts_neither_a_jvm_nor_a_server(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(TESTS, encoding="utf-8")
     said = run_of(tmp_path, "-v", "-m", "quick or server")
-    verdicts = {
-        line.split()[0].split("::")[1]: line.split()[1] for line in said.splitlines() if "::" in line.split(" ")[0]
-    }
+    words = [line.split() for line in said.splitlines() if "::" in line.split(" ")[0]]
+    verdicts = {nodeid.split("::")[1]: verdict for nodeid, verdict, *_ in words}
     assert verdicts == {
         "test_jvm": "FAILED",
         "test_jvm_of_a_child": "FAILED",
@@ -124,9 +121,7 @@ def test_the_default_run_takes_a_sample_and_names_failures_at_once(tmp_path: Pat
     said = run_of(tmp_path, *words)
     progress = said.partition("= FAILURES =")[0]
     failed = sum("FAILED test_it.py::test_matrix[" in line for line in progress.splitlines())
-    assert (
-        "FAILED test_it.py::test_matrix[2-blue]" in progress
-    )  # the second of a sample has other values than the first
+    assert "FAILED test_it.py::test_matrix[2-blue]" in progress  # the second has other values than the first
     assert f"{failed} failed, {run - failed} passed" in said, said
     assert failed == (3 if words else 1)
 
@@ -138,13 +133,11 @@ def test_the_default_run_takes_a_sample_and_names_failures_at_once(tmp_path: Pat
         ("tests/a/test_b.py::TestC::test_d[tests/x.py::y]", "tests/a/test_b.py"),
         ("tests/states/cassandra/test_cassandra.py::test_a", "cassandra"),
         ("tests/stores/test_campaigns.py::test_a_store_passes_a_campaign[cassandra-kills]", "cassandra"),
-        (
-            "tests/stores/test_campaigns.py::test_a_store_passes_a_campaign[redis-kills]",
-            "tests/stores/test_campaigns.py",
-        ),
+        ("tests/stores/test_campaigns.py::test_a_store_passes_a_campaign[redis-kills]",
+            "tests/stores/test_campaigns.py"),
         ("tests/states/delta/test_delta_spark.py::test_a", "delta on spark"),
     ],
-)
+)  # fmt: skip
 def test_a_file_is_a_piece_and_what_shares_something_slow_is_one(nodeid: str, of: str) -> None:
     assert piece(nodeid) == of
 

@@ -25,11 +25,9 @@ QUICK: dict[str, Any] = {"poll_interval_ms": 1, "retry_backoff_ms": 1}
 
 
 def start(
-    topology: TridentTopology,
-    engine: str,
-    observer: Callable[[str, TransactionAttempt], None] | None = None,
+    topology: TridentTopology, engine: str, observer: Callable[[str, TransactionAttempt], None] | None = None,
     **conf: Any,
-) -> RunningTopology:
+) -> RunningTopology:  # fmt: skip
     """Start with short waits, and with an observer if there is one."""
     config = Config.of({**QUICK, "engine": engine, **conf})
     return topology.start(config) if observer is None else running.start(topology.graph(), config, None, observer)

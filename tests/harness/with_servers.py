@@ -5,8 +5,6 @@
 The program finds each server by a variable: KAFKA, REDIS_URL.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """A TCP proxy that withholds one answer of a server: it comes never, too late, as an error, or not with its connection."""
 
-from __future__ import annotations
-
 import socket
 import subprocess
 import sys

@@ -3,8 +3,6 @@
 Each process has a Spark session and servers of its own. Some files are one piece together (`_TOGETHER`).
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """A ZooKeeper for tests: one server, or an ensemble whose members are killed, paused and restarted one by one."""
 
-from __future__ import annotations
-
 import socket
 from pathlib import Path
 
@@ -28,9 +26,8 @@ def start_zookeeper(work: Path, members: int = 1) -> ZooKeeperEnsemble:
     A member of an ensemble is ready when its process is up: it serves only when it has found a majority.
     """
     ports = free_ports(3 * members)
-    names = "\n".join(
-        f"server.{number + 1}=127.0.0.1:{ports[3 * number + 1]}:{ports[3 * number + 2]}" for number in range(members)
-    )
+    own = [ports[3 * number + 1 : 3 * number + 3] for number in range(members)]
+    names = "\n".join(f"server.{number}=127.0.0.1:{one}:{other}" for number, (one, other) in enumerate(own, 1))
     started: list[Server] = []
     try:
         for number in range(members):

@@ -1,7 +1,5 @@
 """When a session is over that others judge: by what they see, and by their own clock while they look."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
@@ -97,9 +95,7 @@ def test_a_session_that_is_silent_is_ended_and_its_process_finds_out(
     assert one.a == StoredNode(b"2", 0, one.id)
 
 
-def test_a_look_after_a_long_sleep_or_a_jump_ends_no_session(
-    clock: Clock, two: tuple[SharedNodes, SharedNodes]
-) -> None:
+def test_a_look_after_a_sleep_or_a_jump_ends_no_session(clock: Clock, two: tuple[SharedNodes, SharedNodes]) -> None:
     one, other = two
     other.look()
     for _ in range(9):

@@ -1,7 +1,5 @@
 """How many keys a batch reads from the store, finds in a cache, and writes: counted by the maps of each kind."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -63,9 +61,7 @@ def test_a_query_counts_to_the_state_that_it_asks(tmp_path: Path) -> None:
     assert counted(topology, tmp_path) == [KeyCounts(4, 0, 2)] * 2
 
 
-Longest = operation(
-    "Longest", ReducerAggregator, "string", init=str, reduce=lambda current, row: max(current, str(row[0]), key=len)
-)
+Longest = operation("Longest", ReducerAggregator, "string", init=str, reduce=lambda now, row: max(now, row[0], key=len))
 
 
 def test_a_single_value_is_one_key(tmp_path: Path) -> None:
@@ -94,8 +90,6 @@ def test_outside_of_a_commit_nothing_is_counted(tmp_path: Path) -> None:
         assert running.state("count").multi_get(["the", "cow"]) == [2, 1]
     assert here.counts == KeyCounts(2, 0, 0)  # a reader that counts does not count what the commit's thread does
 
-
-# ---- in executors: where a batch was committed, and what its tasks counted --------------------------------------------
 
 MANY = " ".join(f"word{number % 1500}" for number in range(3000))
 

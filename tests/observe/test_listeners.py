@@ -1,7 +1,5 @@
 """Listeners are told what happens, in order; so is the log: levels, sentences, lines of JSON. Neither harms the topology."""
 
-from __future__ import annotations
-
 import json
 import logging
 import re
@@ -104,15 +102,10 @@ def test_a_listener_is_told_from_when_it_is_added_until_it_is_removed() -> None:
                 add(kept)
             feeder.feed([[letter]])
             running.process_all_available()
-    until_told(running, kept)
-    assert [event.txid for event in kept.events] == [2]
-
-
-def until_told(running: RunningTopology, kept: Kept) -> None:
-    """Wait until the thread of a listener that was removed has ended."""
     for thread in threading.enumerate():
-        if thread.name == f"trident-{running.name}-listener":
+        if thread.name == "trident-added-listener":  # of one that was removed
             thread.join(WAIT_S)
+    assert [event.txid for event in kept.events] == [2]
 
 
 class Raising(Kept):
@@ -153,9 +146,7 @@ class Hanging(Kept):
             GATES.pass_through(self.gate)
 
 
-def test_a_listener_that_hangs_holds_up_neither_batches_nor_the_end(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hanging_listener_holds_up_nothing(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(monitoring, "MOST_WAITING", 2)
     monkeypatch.setattr(monitoring, "_LISTENERS_END_S", 0.05)
     topology, feeder, hanging = TridentTopology("hanging"), FeederBatchSpout("x: string"), Hanging("listener")
@@ -294,9 +285,6 @@ def test_without_a_handler_for_it_no_sentence_is_made(monkeypatch: pytest.Monkey
         assert running.txid == 2
 
 
-# ---- the command -------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     write_module(tmp_path, "counts", COUNTS + BROKEN)
@@ -327,9 +315,8 @@ def test_the_command_writes_a_line_of_json_for_each_event_and_one_for_an_error(f
     told = lines_of(done.stderr)
     assert [line["event"] for line in told] == ["topologyStarted", *["batchCommitted"] * 3, "topologyTerminated"]
     counts = {"count": (3, 3), "total": (1, 1)}
-    assert told[1]["stateKeys"] == {
-        state: {"read": read, "cached": 0, "written": written} for state, (read, written) in counts.items()
-    }
+    keys = {state: {"read": read, "cached": 0, "written": written} for state, (read, written) in counts.items()}
+    assert told[1]["stateKeys"] == keys
     broken = trident("run", "counts:broken", "--once", *IN_PROCESS, "--conf", "max_batch_attempts=2", *ONE, cwd=folder)
     assert (broken.returncode, broken.stdout) == (1, "")
     told = lines_of(broken.stderr)
@@ -355,7 +342,6 @@ def test_the_command_serves_metrics_until_it_is_stopped(folder: Path) -> None:
     assert code == 130
     told = lines_of(problems)
     assert told[-1]["event"] == "topologyTerminated"
-    assert [line["message"] for line in told if line["logger"] == "trident.cli"] == [
-        "stopping after the commit under way (once more: at once)"
-    ]
+    messages = [line["message"] for line in told if line["logger"] == "trident.cli"]
+    assert messages == ["stopping after the commit under way (once more: at once)"]
     assert "stopped after batch" in out

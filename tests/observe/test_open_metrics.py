@@ -1,7 +1,5 @@
 """Metrics over HTTP: a real scrape of a running topology, read by a parser of OpenMetrics; ports that are taken, and freed."""
 
-from __future__ import annotations
-
 import http.client
 import re
 import socket
@@ -148,12 +146,9 @@ def test_the_page_explains_every_metric() -> None:
     explained = dict(re.findall(r"^\| `(trident_\w+)` \| (\w+) \|", page, re.MULTILINE))
     metrics = Metrics("t", lambda: [{"name": "L", "dropped": 1, "errors": 0}])
     metrics.take(batch(1, 0.1, {}))
-    statistics = TopologyStatistics(
-        tuple(WindowStatistics(window_s, 1.0, Figures(), {}) for window_s in (*WINDOWS_S, 0))
-    )
-    metrics.status = lambda: TopologyStatus(
-        "t", "trident", "ACTIVE", 1.0, 30.0, 0, 0, AtWork(), (), statistics, TimeSeries(0.0), 0.0
-    )
+    statistics = TopologyStatistics(tuple(WindowStatistics(each, 1.0, Figures(), {}) for each in (*WINDOWS_S, 0)))
+    rest: Any = (AtWork(), (), statistics, TimeSeries(0.0), 0.0)
+    metrics.status = lambda: TopologyStatus("t", "trident", "ACTIVE", 1.0, 30.0, 0, 0, *rest)
     there = {family.name + ("_total" if family.type == "counter" else ""): family.type for family in metrics.collect()}
     assert explained == there
 

@@ -1,7 +1,5 @@
 """What Trident's operations count: exact on both engines, in windows of time, in replays; what the pages show of it."""
 
-from __future__ import annotations
-
 import json
 import random
 from pathlib import Path
@@ -14,8 +12,8 @@ from spouts import FeederBatchSpout, FixedBatchSpout
 from states.memory import MemoryMapState
 from states.redis import RedisState
 from tests.harness.servers import Server
-from tests.harness.topology_runs import FailTimes, keep, run_all, start
-from trident import BatchFailedError, FailedException, TridentTopology, TridentTuple
+from tests.harness.topology_runs import FailTimes, keep, operation, run_all, start
+from trident import BatchFailedError, FailedException, TridentTopology
 from trident.drawing import edges_of_plan, operations_of_plan
 from trident.engine.fragment_runs import TaskOutput
 from trident.observe.batch_committed import BatchCommitted, Phases, Read
@@ -32,9 +30,7 @@ SENTENCES = ["the cow jumped over the moon", "the man went", "", "four score and
 WORDS = [word for sentence in SENTENCES for word in sentence.split(" ") if word]
 
 
-class NotThe(BaseFilter):
-    def is_keep(self, tuple: TridentTuple) -> bool:
-        return bool(tuple[0] != "the")
+NotThe = operation("NotThe", BaseFilter, None, is_keep=lambda row: row[0] != "the")
 
 
 def sentences(per_batch: int = 2) -> FixedBatchSpout:
@@ -46,9 +42,8 @@ def figures(window: WindowStatistics) -> dict[str, Figures]:
 
 
 def rows_along(window: WindowStatistics) -> dict[tuple[str, str], int]:
-    return {
-        (each.edge.source.rpartition("/")[2], each.edge.target.rpartition("/")[2]): each.tuples for each in window.edges
-    }
+    ends = {(each.edge.source, each.edge.target): each.tuples for each in window.edges}
+    return {(source.rpartition("/")[2], target.rpartition("/")[2]): rows for (source, target), rows in ends.items()}
 
 
 def test_operations_count_what_they_are_given_and_give(engine: str) -> None:
@@ -83,9 +78,8 @@ def kept_of(batch: list[str]) -> list[str]:
 def test_an_exchange_counts_what_arrives_and_what_it_gives(engine: str) -> None:
     topology = TridentTopology("t")
     words = topology.new_stream("s", sentences()).each("sentence", Split(), "word: string").partition_by("word")
-    words.parallelism_hint(3).each("word", NotThe()).group_by("word").persistent_aggregate(
-        MemoryMapState(), Count(), "count"
-    )
+    kept = words.parallelism_hint(3).each("word", NotThe()).group_by("word")
+    kept.persistent_aggregate(MemoryMapState(), Count(), "count")
     window = run_all(topology, engine).statistics.over()
     exchange = next(each for each in window.components.values() if each.described.kind == "exchange")
     assert (exchange.figures.executed, exchange.figures.emitted) == (len(WORDS), len(WORDS))
@@ -168,9 +162,6 @@ def test_tuples_that_are_left_out_count_where_they_raised(engine: str, tmp_path:
     assert "ValueError: poison" in error.text
 
 
-# ---- errors ------------------------------------------------------------------------------------------------------------
-
-
 def test_each_error_is_told_once_with_its_stack_trace(tmp_path: Path) -> None:
     topology = TridentTopology("t")
     lines = topology.new_stream("s", FixedBatchSpout("x: string", 1, ["a"]))
@@ -198,9 +189,6 @@ def test_ten_errors_of_a_component_are_kept(tmp_path: Path) -> None:
     assert len(running.errors) == 10
     assert len(running.pages.status().component_as_mapping("s/FailTimes")["componentErrors"]) == 10
     assert running.statistics.over().components["s/FailTimes"].figures.failed == 14
-
-
-# ---- pages -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -359,9 +347,8 @@ def check(totals: OperationTotals, happened: list[tuple[float, int, int]], now: 
         source, step, state = (each.figures for each in window.components.values())
         assert (source.emitted, step.executed, step.emitted, state.executed) == (rows, rows, 2 * rows, 2 * rows)
         assert (state.keys, state.commits) == (rows, batches)
-        assert [each.busy_s for each in (source, step, state)] == pytest.approx(
-            [0.003 * batches, 0.002 * batches, 0.005 * batches]
-        )
+        busy_s = [each * batches for each in (0.003, 0.002, 0.005)]
+        assert [each.busy_s for each in (source, step, state)] == pytest.approx(busy_s)
         if rows:
             assert step.execute_latency_ms == pytest.approx(2 * batches / rows)
         if batches:

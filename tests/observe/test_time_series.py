@@ -3,10 +3,7 @@
 Windows give what a model gives that keeps everything that was ever added.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,11 +12,6 @@ from hypothesis import strategies as st
 from trident.observe.time_series import ALL_TIME, BUCKETS, SPANS, WINDOWS_S, TimeSeries, TimeSpan, Windows
 
 DAY_S = 86_400.0
-
-
-def lasted(page: dict[str, Any], now: float) -> list[float]:
-    begins = [at / 1000 for at in page["at"]]
-    return [min(page["spanSeconds"], now - begin) for begin in begins]
 
 
 @given(
@@ -40,7 +32,8 @@ def test_what_was_added_within_a_window_is_there_once(added: list[tuple[float, i
     assert len(page["at"]) <= SPANS
     ends_s = page["at"][-1] / 1000 + width_s
     inside = [each for each in noted if first_s - 0.001 <= each[0] < ends_s - 0.001]
-    told = sum(rate * length for rate, length in zip(page["tuplesPerSecond"], lasted(page, now), strict=True))
+    lasted = [min(width_s, now - at / 1000) for at in page["at"]]
+    told = sum(rate * length for rate, length in zip(page["tuplesPerSecond"], lasted, strict=True))
     edge = [each for each in noted if abs(each[0] - first_s) < 0.01 or abs(each[0] - ends_s) < 0.01]
     if not edge:
         assert told == pytest.approx(sum(each[1] for each in inside), abs=1e-3)
@@ -94,13 +87,6 @@ def test_where_nothing_happened_nothing_is_known_but_that() -> None:
     assert page["lags"] == {"bytes": [3, None, None, None]}
 
 
-def failing(by_span: list[int]) -> TimeSeries:
-    series = TimeSeries(0.0)
-    for number, failed in enumerate(by_span):
-        series.add(TimeSpan(failed=failed), 5.0 * number + 1)
-    return series
-
-
 @pytest.mark.parametrize(
     ("by_span", "trend"),
     [
@@ -114,7 +100,10 @@ def failing(by_span: list[int]) -> TimeSeries:
     ],
 )
 def test_failures_rise_or_fall_by_more_than_chance(by_span: list[int], trend: str | None) -> None:
-    assert failing(by_span).failures(600, 5.0 * len(by_span) - 0.5) == trend
+    series = TimeSeries(0.0)
+    for number, failed in enumerate(by_span):
+        series.add(TimeSpan(failed=failed), 5.0 * number + 1)
+    assert series.failures(600, 5.0 * len(by_span) - 0.5) == trend
 
 
 def test_a_trend_is_that_of_its_window() -> None:
@@ -170,8 +159,6 @@ def test_a_rate_is_that_of_the_last_seconds() -> None:
         assert series.per_second(float(second)) == pytest.approx(50, abs=10)
     assert series.per_second(500.0) == 0  # what it was long ago says nothing of now
 
-
-# ---- windows ---------------------------------------------------------------------------------------------------------
 
 BEGAN = 1_000
 

@@ -1,7 +1,5 @@
 """What tests of monitoring share: a listener that keeps what it is told, topologies of words, the threads of a topology."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from pathlib import Path
@@ -54,9 +52,8 @@ def word_topology(name: str, size: int, words: str, state: Any = None) -> Triden
     """Return a topology that counts words, so many a batch; the state is `count`."""
     topology = TridentTopology(name)
     spout = FixedBatchSpout("word: string", size, *([word] for word in words.split()))
-    topology.new_stream("words", spout).group_by("word").persistent_aggregate(
-        state or MemoryMapState(), Count(), "count"
-    )
+    each = topology.new_stream("words", spout).group_by("word")
+    each.persistent_aggregate(state or MemoryMapState(), Count(), "count")
     return topology
 
 

@@ -1,7 +1,5 @@
 """`trident.changes`: what it gives beside commits, what it refuses, and what a reader that comes too late is told."""
 
-from __future__ import annotations
-
 import logging
 import threading
 import time
@@ -173,9 +171,8 @@ def test_who_comes_too_late_is_told_and_begins_with_a_snapshot(made: Made, tmp_p
     words = Words(tmp_path, made(changes=10))
     words.run(*[[("the", 1)] for _ in range(66)])
     with words.changes(since=53) as feed:
-        with pytest.raises(
-            ChangesGoneError, match=r"since batch 53: those up to batch 54 are not kept .*snapshot.*count both"
-        ):
+        said = r"since batch 53: those up to batch 54 are not kept .*snapshot.*count both"
+        with pytest.raises(ChangesGoneError, match=said):
             feed.read()
         assert feed.snapshot() == (66, [("the", 66)])
         assert feed.read() == []
@@ -194,9 +191,8 @@ def test_changes_go_by_their_age(
     with psycopg.connect(f"postgresql://trident@{postgres_server.address}/postgres", autocommit=True) as beside:
         name = tmp_path.name[-30:].replace("-", "_")
         if beside.execute("SELECT to_regclass(%s)", (f"{name}_changes",)).fetchone() != (None,):
-            beside.execute(
-                f"UPDATE {name}_changes SET trident_at = now() - interval '3 hours' WHERE trident_txid < 40".encode()
-            )
+            older = f"UPDATE {name}_changes SET trident_at = now() - interval '3 hours' WHERE trident_txid < 40"
+            beside.execute(older.encode())
             first = 39
         else:
             # The clock of this process is three hours ahead for the batches from now on.
@@ -224,9 +220,7 @@ def test_a_feed_that_was_off_for_a_while_begins_anew(made: Made, tmp_path: Path)
 
 
 @pytest.mark.server
-def test_a_start_that_does_not_say_how_long_keeps_the_changes(
-    made: Made, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_start_that_is_silent_keeps_the_changes(made: Made, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "trident.run.recovery")
     words, silent = Words(tmp_path, made()), Words(tmp_path, made(changes=None))
     words.run(FIRST)
@@ -357,9 +351,8 @@ def test_a_state_that_no_batch_has_written_to_has_no_changes(made: Made, tmp_pat
 def test_what_keeps_no_changes_is_refused_by_name(made: Made, tmp_path: Path, postgres_server: Server) -> None:
     words = Words(tmp_path, made(changes=None))
     words.run(FIRST)
-    with pytest.raises(
-        UnsupportedOperation, match="'totals' of .* keeps no changes: .* Redis does .* declared with changes="
-    ):
+    said = "'totals' of .* keeps no changes: .* Redis does .* declared with changes="
+    with pytest.raises(UnsupportedOperation, match=said):
         words.changes()
     with pytest.raises(ConfigError, match="changes='soon': must be a time with its unit"):
         made(changes="soon")
@@ -385,9 +378,6 @@ def test_a_table_of_other_columns_is_refused_by_name(tmp_path: Path, postgres_se
         words.run(FIRST)
 
 
-# ---- at a start ------------------------------------------------------------------------------------------------------
-
-
 def kept_of(folder: Path, spec: Any) -> Any:
     """Run a batch, and return the options of the state that is opened, and what the log says of it."""
     spout, topology = FeederBatchSpout("word: string"), TridentTopology("words")
@@ -400,9 +390,7 @@ def kept_of(folder: Path, spec: Any) -> Any:
         return dict(facts.kept), running.log_state.declared["states"]["count"].get("kept")
 
 
-def test_a_start_that_does_not_say_it_keeps_the_files_and_versions_of_a_delta_state(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_silent_start_keeps_the_files_of_a_delta_state(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "trident.run.recovery")
     path = tmp_path / "table"
     week: dict[str, Any] = {"vacuum_after_hours": 168, "retained_versions": None}

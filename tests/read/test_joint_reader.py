@@ -1,7 +1,5 @@
 """Several states are read as of one batch, from other processes, beside commits; what cannot be is refused by name."""
 
-from __future__ import annotations
-
 import threading
 from pathlib import Path
 from typing import Any
@@ -39,6 +37,12 @@ class Orders:
 
     def running(self) -> Any:
         return start(self.topology, "in_process", log_dir=self.log_dir)
+
+    def run(self, *rows: tuple[str, int]) -> None:
+        """Commit a batch."""
+        with self.running() as running:
+            self.spout.feed(rows)
+            running.process_all_available()
 
     def opened(self, *names: str) -> Any:
         return trident.open_states(self.topology, *(names or ("revenue", "sales")), log_dir=self.log_dir)
@@ -141,9 +145,7 @@ def test_a_read_asks_the_log_once_and_is_of_one_batch_though_the_log_goes_on() -
 
 
 def test_a_read_within_a_read_is_refused(orders: Orders) -> None:
-    with orders.running() as running:
-        orders.spout.feed([("oslo", 1)])
-        running.process_all_available()
+    orders.run(("oslo", 1))
     with orders.opened() as states:
         with pytest.raises(StateError, match="within read.*Read the states that the function is given"):
             states.read(lambda at: states.multi_get({"sales": ["oslo"]}))
@@ -152,28 +154,21 @@ def test_a_read_within_a_read_is_refused(orders: Orders) -> None:
 
 def test_other_partitions_after_a_restart_are_followed(orders: Orders, tmp_path: Path) -> None:
     specs = (DeltaState.opaque(str(tmp_path / "a")), DeltaState.opaque(str(tmp_path / "b")))
-    with orders.running() as running:
-        orders.spout.feed([(shop, 1) for shop in SHOPS])
-        running.process_all_available()
+    orders.run(*((shop, 1) for shop in SHOPS))
     with orders.opened() as states:
         assert states.multi_get({"sales": SHOPS}) == {"sales": [1, 1, 1]}
         again = Orders(tmp_path, *specs, partitions=(4, 1))
-        with again.running() as running:
-            again.spout.feed([(shop, 1) for shop in SHOPS])
-            running.process_all_available()
+        again.run(*((shop, 1) for shop in SHOPS))
         assert states.multi_get({"sales": SHOPS, "revenue": SHOPS}) == {"sales": [2, 2, 2], "revenue": [2, 2, 2]}
 
 
 @pytest.mark.long
 def test_frames_are_of_one_batch(orders: Orders, spark: Any) -> None:
-    with orders.running() as running:
-        orders.spout.feed([("oslo", 1), ("bergen", 1)])
-        running.process_all_available()
+    orders.run(("oslo", 1), ("bergen", 1))
     with orders.opened() as states:
         frames = states.to_dataframes(spark)
-        assert {name: frame.columns for name, frame in frames.items()} == {
-            "revenue": ["shop", "revenue"], "sales": ["shop", "sales"],
-        }  # fmt: skip
+        columns = {name: frame.columns for name, frame in frames.items()}
+        assert columns == {"revenue": ["shop", "revenue"], "sales": ["shop", "sales"]}
         assert frames["revenue"].join(frames["sales"], "shop").where("revenue = sales").count() == 2
 
 
@@ -194,9 +189,7 @@ def test_no_state_no_log_and_an_unopened_state_are_said(orders: Orders) -> None:
         trident.open_states(orders.topology, log_dir=orders.log_dir)
     with pytest.raises(LogError, match="there is no transaction log"):
         orders.opened()
-    with orders.running() as running:
-        orders.spout.feed([("oslo", 1)])
-        running.process_all_available()
+    orders.run(("oslo", 1))
     with orders.opened("revenue") as states, pytest.raises(StateError, match=r"\['sales'\].*\['revenue'\]"):
         states.multi_get({"sales": ["oslo"]})
 
@@ -205,7 +198,6 @@ def test_a_state_that_is_not_opaque_is_refused(tmp_path: Path) -> None:
     orders = Orders(tmp_path, DeltaState.opaque(str(tmp_path / "a")), DeltaState.transactional(str(tmp_path / "b")))
     with start(orders.topology, "in_process", log_dir=orders.log_dir):
         pass
-    with pytest.raises(
-        UnsupportedOperation, match="state 'sales' is transactional: .*open_state, or declare it opaque"
-    ):
+    said = "state 'sales' is transactional: .*open_state, or declare it opaque"
+    with pytest.raises(UnsupportedOperation, match=said):
         orders.opened()

@@ -1,7 +1,5 @@
 """States as pandas, as Arrow, and as a notebook shows them; and the rows with the greatest values."""
 
-from __future__ import annotations
-
 import math
 import os
 import random
@@ -160,9 +158,6 @@ def test_states_that_are_read_together_are_shown_as_of_one_batch(tmp_path: Path)
     assert "JointReader(&#x27;t&#x27;, [&#x27;revenue&#x27;, &#x27;orders&#x27;]): " in states._repr_html_()
 
 
-# ---- the greatest values ---------------------------------------------------------------------------------------------
-
-
 SEVERAL = "revenue: bigint, average: double"
 
 
@@ -192,9 +187,8 @@ def test_the_greatest_values_come_first_and_of_equal_ones_the_smaller_key() -> N
 
 def test_a_nan_is_above_all_numbers_and_none_comes_last() -> None:
     means = {"none": None, "least": -math.inf, "nan": math.nan, "more": 1.5, "most": math.inf}
-    view = listed(
-        [(key, {"average": mean}) for key, mean in means.items()], "k: string, v: struct<average: double>", SEVERAL
-    )
+    rows = [(key, {"average": mean}) for key, mean in means.items()]
+    view = listed(rows, "k: string, v: struct<average: double>", SEVERAL)
     assert [key for key, _ in view.top(9, by="average")] == ["nan", "most", "more", "least", "none"]
 
 

@@ -49,21 +49,16 @@ if TYPE_CHECKING:
 KEYS = [f"k{n}" for n in range(2 * PAGE + 50)]
 
 
-def counting(topology: TridentTopology, state: Any, partitions: int = 1, batches: int = 2) -> None:
-    """Declare the counts of `KEYS`, one for each batch."""
-    spout = FixedBatchSpout("k: string", len(KEYS), *([[key] for key in KEYS] * batches))
-    stream = topology.new_stream("s", spout).group_by("k")
-    stream.persistent_aggregate(state, Count(), "count").parallelism_hint(partitions)
-
-
-# ---- rows as of one batch ---------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("partitions", [1, 3])
 def test_a_listing_of_several_pages_is_as_of_one_batch(
     partitions: int, topology: TridentTopology, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    counting(topology, sqlite_state(str(tmp_path / "counts.db")), partitions)
+    spout, state = (
+        FixedBatchSpout("k: string", len(KEYS), *([[key] for key in KEYS] * 2)),
+        sqlite_state(f"{tmp_path}/db"),
+    )
+    stream = topology.new_stream("s", spout).group_by("k")
+    stream.persistent_aggregate(state, Count(), "count").parallelism_hint(partitions)
     gate = request.node.name
 
     def hold(point: str, attempt: Any) -> None:
@@ -98,9 +93,8 @@ class Overtaking(DictMap):
 def test_a_listing_that_commits_always_overtake_says_so() -> None:
     newest = [1]
     state = OpaqueMap(Overtaking({("a",): OpaqueValue(1, 0, None, 1)}, newest))
-    view = StateView(
-        [state], lambda: Snapshot(newest[0], Winners(((1, 0),))), "counts", columns=Fields("k: string, value: int")
-    )
+    winners, columns = Winners(((1, 0),)), Fields("k: string, value: int")
+    view = StateView([state], lambda: Snapshot(newest[0], winners), "counts", columns=columns)
     with pytest.raises(StateError, match="commits batches faster than its keys can be listed") as raised:
         view.rows_at_once()
     assert isinstance(raised.value.__cause__, StaleTransactionError)
@@ -128,9 +122,6 @@ def test_a_store_that_cannot_list_says_so() -> None:
             read()
 
 
-# ---- columns ----------------------------------------------------------------------------------------------------------
-
-
 def test_columns_have_the_declared_types_or_those_of_their_values() -> None:
     rows = [("a", Decimal("1.50"), [1]), ("b", None, [])]
     table = table_of_state("s", Fields("k: string", "d: decimal(10,2)", "value"), rows)
@@ -143,9 +134,7 @@ def test_columns_have_the_declared_types_or_those_of_their_values() -> None:
 
 
 @pytest.mark.spark
-def test_a_state_becomes_a_dataframe_with_typed_columns(
-    spark: SparkSession, topology: TridentTopology, tmp_path: Path
-) -> None:
+def test_a_state_is_a_frame_with_typed_columns(spark: SparkSession, topology: TridentTopology, tmp_path: Path) -> None:
     noon = datetime.datetime(2026, 1, 2, 12, tzinfo=datetime.UTC)
     rows = [["a", noon, Decimal("1.10")], ["a", noon, Decimal("2.05")], ["b", noon, Decimal("1.00")]]
     stream = topology.new_stream("s", FixedBatchSpout("value: string, at: timestamp, d: decimal(10,2)", 3, *rows))
@@ -178,8 +167,6 @@ def test_local_times_stay_local_times_in_a_dataframe(spark: SparkSession, topolo
     finally:
         spark.conf.set("spark.sql.session.timeZone", zone)
 
-
-# ---- the format -------------------------------------------------------------------------------------------------------
 
 MODULE = """
     from pathlib import Path
@@ -229,9 +216,8 @@ def test_what_the_format_cannot_read_it_says_when_spark_plans(target: str, tmp_p
     refused(ConfigError, "the format trident has no option 'logdir'; did you mean 'log_dir'", logdir="x")
     refused(ConfigError, "say where the topology is declared", topology="", state="rows")
     (tmp_path / "table").rename(tmp_path / "elsewhere")
-    refused(
-        StateReadError, "partition 0 of state 'table' cannot be read: .*it was emptied or moved away", state="table"
-    )
+    gone = "partition 0 of state 'table' cannot be read: .*it was emptied or moved away"
+    refused(StateReadError, gone, state="table")
 
 
 def test_the_format_names_a_column_whatever_is_in_its_name(target: str, tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """Reads see exactly the batches 1 to T, over any number of keys and partitions, while T+1 is being written (R12)."""
 
-from __future__ import annotations
-
 import math
 import re
 import threading
@@ -29,10 +27,11 @@ from tests.harness.topology_runs import (
     dict_state,
     keep,
     open_view,
+    operation,
     run_all,
     start,
 )
-from trident import Config, Fields, TridentCollector, TridentState, TridentTopology, TridentTuple, open_state
+from trident import Config, Fields, TridentState, TridentTopology, TridentTuple, open_state
 from trident.errors import (
     BatchFailedError,
     ConfigError,
@@ -152,9 +151,7 @@ class PagedMap(DictMap):
 
 
 @pytest.mark.parametrize("partitions", [1, 4])
-def test_a_store_that_all_partitions_share_is_listed_page_by_page_and_once(
-    partitions: int, topology: TridentTopology, tmp_path: Path
-) -> None:
+def test_a_shared_store_is_listed_in_pages_and_once(partitions: int, topology: TridentTopology, tmp_path: Path) -> None:
     entries: dict[Any, Any] = {}
     state = counting(topology, map_state(lambda conf, partition, count: PagedMap(entries)), partitions, 2)
     running = run_all(topology, "in_process", log_dir=tmp_path)
@@ -164,9 +161,8 @@ def test_a_store_that_all_partitions_share_is_listed_page_by_page_and_once(
 @pytest.mark.slow
 def test_an_earlier_batch_can_be_read_where_the_store_keeps_it(topology: TridentTopology, tmp_path: Path) -> None:
     delta = counting(topology, DeltaState.opaque(tmp_path / "state"), 1, 3)
-    whole = topology.new_stream("other", FixedBatchSpout("x: string", 1, ["a"], ["b"])).persistent_aggregate(
-        MemoryMapState(), Count(), "all"
-    )
+    other = topology.new_stream("other", FixedBatchSpout("x: string", 1, ["a"], ["b"]))
+    whole = other.persistent_aggregate(MemoryMapState(), Count(), "all")
     running = run_all(topology, "in_process", log_dir=tmp_path / "log")
     view: Any = running.state(delta)
     assert [view.at(txid=txid).multi_get(KEYS[:2]) for txid in (1, 2, 3)] == [[1, 1], [2, 2], [3, 3]]
@@ -185,9 +181,8 @@ def test_an_earlier_batch_can_be_read_where_the_store_keeps_it(topology: Trident
             running.state(odd)
         with pytest.raises(TopologyError, match="is not a state: give its name"):
             open_state(topology, odd)
-    with pytest.raises(
-        UnsupportedOperation, match="state 'all' cannot be read as of an earlier batch: its store is not"
-    ):
+    said = "state 'all' cannot be read as of an earlier batch: its store is not"
+    with pytest.raises(UnsupportedOperation, match=said):
         running.state(whole).at(1)
 
 
@@ -215,11 +210,8 @@ WRONG_KEYS: dict[str, tuple[str, Any, str]] = {
     "a number for a text": ("k: string", [1], "expected a value of type string for 'k', got 1, a int"),
     "a text for a date": ("k: date", ["2024-02-29"], "expected a value of type date"),
     "a time for a date": ("k: date", [NOON], "take its .date()"),
-    "milliseconds for a time": (
-        "k: timestamp",
-        [1709208000000],
-        "expected a value of type timestamp .*give a datetime",
-    ),
+    "milliseconds for a time": ("k: timestamp", [1709208000000],
+        "expected a value of type timestamp .*give a datetime"),
     "a zone where there is none": ("k: timestamp_ntz", [NOON], "it has a zone"),
     "a text for bytes": ("k: binary", ["a"], "expected a value of type binary"),
     "a number for a truth value": ("k: boolean", [1], "expected a value of type boolean"),
@@ -228,7 +220,7 @@ WRONG_KEYS: dict[str, tuple[str, Any, str]] = {
     "three fields of two": ("k: string, day: date", [("a", DAY, 1)], "has 3 parts; expected 2 parts"),
     "a text for many keys": ("k: string", "ab", r"give a list of keys, \['ab'\]"),
     "bytes for many keys": ("k: binary", b"ab", "give a list of keys"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", WRONG_KEYS)
@@ -258,9 +250,7 @@ NUMBERS: dict[str, tuple[Any, list[Any], list[Any]]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("type_", NUMBERS)
-def test_a_number_is_a_key_if_the_type_has_it_and_else_absent(
-    type_: str, topology: TridentTopology, tmp_path: Path
-) -> None:
+def test_a_number_is_a_key_if_its_type_has_it_or_absent(type_: str, topology: TridentTopology, tmp_path: Path) -> None:
     written, equal, other = NUMBERS[type_]
     stream = topology.new_stream("s", RowsSpout(f"k: {type_}", {1: [(written,)]}))
     state = stream.group_by("k").persistent_aggregate(DeltaState.opaque(tmp_path / "state"), Count(), "n")
@@ -288,9 +278,8 @@ def test_a_state_is_read_by_keys_or_as_a_single_value_and_not_the_other_way(topo
     single = stream.persistent_aggregate(MemoryMapState(), Count(), "total")
     with start(topology, "in_process") as running:
         running.process_all_available()
-        with pytest.raises(
-            WrongKeyError, match=r"state 'n' has a value per key \(k\), and no single one; read it with multi_get"
-        ):
+        said = r"state 'n' has a value per key \(k\), and no single one; read it with multi_get"
+        with pytest.raises(WrongKeyError, match=said):
             running.state(grouped).get()
         with pytest.raises(WrongKeyError, match="state 'total' holds a single value, and no keys; read it with get"):
             running.state(single).multi_get([1])
@@ -299,16 +288,10 @@ def test_a_state_is_read_by_keys_or_as_a_single_value_and_not_the_other_way(topo
         assert (running.state(single).get(), running.state(grouped).multi_get([1])) == (1, [1])
 
 
-class AsText(BaseQueryFunction[Any, Any]):
-    """Looks up the text of a value."""
-
-    output_types = ("bigint",)
-
-    def batch_retrieve(self, state: Any, args: Sequence[TridentTuple]) -> Sequence[Any]:
-        return list(state.multi_get([str(row[0]) for row in args]))
-
-    def execute(self, tuple: TridentTuple, result: Any, collector: TridentCollector) -> None:
-        collector.emit([result])
+AsText = operation(  # looks up the text of a value
+    "AsText", BaseQueryFunction, execute=lambda row, result, collector: collector.emit([result]),
+    batch_retrieve=lambda state, args: state.multi_get([str(row[0]) for row in args]),
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("asks", ["batch", "request"])
@@ -339,14 +322,10 @@ def test_what_a_state_cannot_do_is_said(topology: TridentTopology, tmp_path: Pat
         match="list state 't/count': a DictMap cannot list its keys; ask for the keys that you know",
     ):
         list(running.state(mapped).get_tuples())
-    with pytest.raises(
-        UnsupportedOperation, match=r"state 'kept' is not snapshottable; read it with multi_get\(keys\)"
-    ):
+    said = r"state 'kept' is not snapshottable; read it with multi_get\(keys\)"
+    with pytest.raises(UnsupportedOperation, match=said):
         running.state("kept").get()
     assert rows.rows == [("a",)]
-
-
-# ---- the view alone ----------------------------------------------------------------------------------------------------
 
 
 def opaque(entries: dict[Any, Any]) -> SnapshottableMap:

@@ -1,7 +1,5 @@
 """Keys and edited values as people write them: their types, and what is refused."""
 
-from __future__ import annotations
-
 import datetime as dt
 import json
 import re
@@ -128,9 +126,6 @@ def test_a_text_becomes_a_prefix(text: str, fields: Fields, prefix: Any) -> None
 def test_a_number_does_not_begin_with_a_text(fields: Fields) -> None:
     with pytest.raises(ValueError, match="the key begins with n, of type int, which does not begin with a text"):
         parse_prefix("a", fields, "s")
-
-
-# ---- values that a user edits ----------------------------------------------------------------------------------------
 
 
 EACH: dict[str, Any] = {

@@ -36,10 +36,7 @@ def expect(what: Any) -> Any:
 
 @contextmanager
 def opened(browser: Browser, url: str, refused: int = 0, **options: Any) -> Iterator[Page]:
-    """Open an address in a window of its own; no dialog may open meanwhile, and no script may fail.
-
-    `refused`: how many requests the server may refuse; the browser notes each.
-    """
+    """Open an address in a window; no dialog may open, no script fail, and no more than `refused` requests be refused."""
     context = browser.new_context(**{"viewport": WIDE, **options})
     page = context.new_page()
     page.set_default_timeout(PATIENCE_MS)

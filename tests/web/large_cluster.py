@@ -130,9 +130,8 @@ class LargeTopology:
         edges = []
         for number in range(self._spouts, len(self._of)):
             first = max(0, number - 2 * width)
-            for source in {
-                chance.randrange(first, max(first + 1, number - width // 3)) for _ in range(1 + number % 5 // 4)
-            }:
+            last = max(first + 1, number - width // 3)
+            for source in {chance.randrange(first, last) for _ in range(1 + number % 5 // 4)}:
                 edges.append(
                     {"source": self._of[source], "target": self._of[number], "stream": "default", "grouping": "shuffle",
                      "kind": "tuples", "tuples": 1, "tuplesPerSecond": 10.0 * number + self._step % 13}

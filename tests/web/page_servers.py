@@ -1,7 +1,5 @@
 """What the tests of the page share: topologies that run, servers of their pages, and requests."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Iterator, Mapping
@@ -112,18 +110,15 @@ def orders() -> TridentTopology:
     topology = TridentTopology("orders")
     rows = [[[f"article-{row}", _CITIES[(row + batch) % 5]] for row in range(40)] for batch in range(8)]
     rows[3][7] = ["unknown", "Lyon"]
-    sold = topology.new_stream(
-        "orders", FixedBatchSpout(["article: string", "city: string"], 40, *chain.from_iterable(rows), cycle=True)
-    )
+    spout = FixedBatchSpout("article: string, city: string", 40, *chain.from_iterable(rows), cycle=True)
+    sold = topology.new_stream("orders", spout)
     back = topology.new_stream("returns", FixedBatchSpout(["article: string", "city: string"], 5, *rows[0], cycle=True))
     priced = sold.each("article", price, "price: bigint")
     priced.group_by("city").persistent_aggregate(MemoryMapState(), "price", Sum(), "revenue", state_name="revenue")
-    topology.merge(sold, back).group_by("article").persistent_aggregate(
-        MemoryMapState(), Count(), "seen", state_name="seen"
-    )
-    back.aggregate(Count(), "returned").persistent_aggregate(
-        MemoryMapState(), "returned", Sum(), "all", state_name="returned"
-    )
+    seen = topology.merge(sold, back).group_by("article")
+    seen.persistent_aggregate(MemoryMapState(), Count(), "seen", state_name="seen")
+    returned = back.aggregate(Count(), "returned")
+    returned.persistent_aggregate(MemoryMapState(), "returned", Sum(), "all", state_name="returned")
     return topology
 
 

@@ -4,8 +4,6 @@ Without a name, or with `readme`, also those of the README, in `docs/images`: `p
 `demo-crash.svg` is what `trident demo --crash` prints, run for it.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import tempfile

@@ -1,7 +1,5 @@
 """Topologies that get stuck: a bolt whose `execute` does not return, a step whose function does not."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,7 +12,7 @@ from tests.storm.random_trees import SENTENCES, Split, chain
 from trident import TridentTopology
 from trident.operations import Count
 from trident.run.running import RunningTopology
-from trident.storm import BaseRichBolt, LocalCluster, OutputCollector, StormTopology, Tuple
+from trident.storm import BaseRichBolt, LocalCluster, OutputCollector, Tuple
 from trident.storm.testing import MockedSpout
 from trident.storm.topology_handle import LocalTopology
 
@@ -48,35 +46,26 @@ def stick_at_cow(word: str) -> str:
     return word
 
 
-def sticking_bolts() -> StormTopology:
-    """Sentences → split → count, which sticks."""
-    return chain(sentences=MockedSpout("sentence: string", *SENTENCES), split=Split(), count=Sticks())
-
-
-def sticking_batches() -> TridentTopology:
-    """Words, a batch each; the third does not end."""
-    topology = TridentTopology("words")
-    words = topology.new_stream("words", FixedBatchSpout("word: string", 1, ["the"], ["the"], ["cow"], ["the"]))
-    words.each("word", stick_at_cow, "w: string").group_by("w").persistent_aggregate(MemoryMapState(), Count(), "count")
-    return topology
-
-
 @contextmanager
 def stuck_bolts(**conf: Any) -> Iterator[LocalTopology]:
-    """A topology of spouts and bolts that is stuck soon; it is let go at the end."""
+    """Sentences → split → count, which sticks; it is let go at the end."""
     Sticks.let_go.clear()
+    bolts = chain(sentences=MockedSpout("sentence: string", *SENTENCES), split=Split(), count=Sticks())
     with LocalCluster() as cluster:
         try:
-            yield cluster.submit_topology("bolts", {"message_timeout_s": 600.0, **conf}, sticking_bolts())
+            yield cluster.submit_topology("bolts", {"message_timeout_s": 600.0, **conf}, bolts)
         finally:
             Sticks.let_go.set()
 
 
 @contextmanager
 def stuck_batches(**conf: Any) -> Iterator[RunningTopology]:
-    """A Trident topology that is stuck soon; it is let go at the end."""
+    """Words, a batch each; the third does not end until it is let go at the end."""
     let_cows_go.clear()
-    running = start(sticking_batches(), "in_process", **conf)
+    topology = TridentTopology("words")
+    words = topology.new_stream("words", FixedBatchSpout("word: string", 1, ["the"], ["the"], ["cow"], ["the"]))
+    words.each("word", stick_at_cow, "w: string").group_by("w").persistent_aggregate(MemoryMapState(), Count(), "count")
+    running = start(topology, "in_process", **conf)
     try:
         yield running
     finally:

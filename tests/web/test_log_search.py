@@ -1,7 +1,5 @@
 """The log: its last part and what comes, by level and text, as a file, and in bounded pieces, whatever is asked for."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 from itertools import islice
@@ -127,9 +125,6 @@ def test_a_download_is_the_end_of_the_log_and_ends_while_more_is_logged() -> Non
     assert stored.read_bytes <= 5 * TAIL_BYTES
 
 
-# ---- over HTTP -------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def client() -> Iterator[httpx.Client]:
     with RecentLog("trident.tests.searched") as log:
@@ -181,9 +176,6 @@ def test_a_download_of_no_topology_is_an_error_and_no_file(client: httpx.Client)
     assert (answer.status_code, answer.json()["kind"]) == (404, "NoSuchTopology")
 
 
-# ---- files of a supervisor -------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UIServer]:
     above = tmp_path_factory.mktemp("supervisor")
@@ -213,9 +205,7 @@ def test_what_a_driver_prints_is_beside_its_log(machine: UIServer) -> None:
 @pytest.mark.long
 def test_what_is_printed_is_shown_without_secrets_also_where_a_piece_of_it_ends(tmp_path: Path) -> None:
     folder = MachineFolder(tmp_path)
-    lines = (
-        "".join(f"{number} ü\ufffd: redis://me:hush@cache:{number}/0 answers\n" for number in range(4000)) + "the end"
-    )
+    lines = "".join(f"{n} ü\ufffd: redis://me:hush@cache:{n}/0 answers\n" for n in range(4000)) + "the end"
     folder.output_file("t").write_bytes(lines.encode().replace("\ufffd".encode(), b"\xff"))
     pages = MachinePages(folder)
     told = "".join(each["text"] for each in end_of_log(lambda offset: pages.log("t", offset, "output")))

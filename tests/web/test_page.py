@@ -55,9 +55,6 @@ def cluster() -> Iterator[UIServer]:
         yield server
 
 
-# ---- looking ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.long
 def test_links_lead_from_the_cluster_to_a_component_and_back(browser: Browser, cluster: UIServer) -> None:
     with opened(browser, cluster.url) as page:
@@ -81,9 +78,7 @@ def test_links_lead_from_the_cluster_to_a_component_and_back(browser: Browser, c
         ("/#/topology/topology-0/component/component-9", ["executor"]),
     ],
 )
-def test_words_that_spark_uses_otherwise_are_explained_where_they_are_first(
-    browser: Browser, cluster: UIServer, path: str, words: list[str]
-) -> None:
+def test_words_spark_uses_too_are_explained(browser: Browser, cluster: UIServer, path: str, words: list[str]) -> None:
     with opened(browser, cluster.url + path) as page:
         expect(page.locator("main > .keys strong")).to_have_text(words)
         expect(page.locator("main > .keys span").first).to_have_text(re.compile(f"^{words[0]}: .{{30}}"))
@@ -96,9 +91,8 @@ def test_words_that_spark_uses_otherwise_are_explained_where_they_are_first(
 def test_the_stages_of_a_picture_are_explained_below_it(browser: Browser, orders_url: str) -> None:
     with opened(browser, orders_url) as page:
         expect(page.locator(".band text").first).to_contain_text("stage 1")
-        expect(page.get_by_role("region", name="Picture", exact=True)).to_contain_text(
-            "stage: the steps of a batch that"
-        )
+        drawn = page.get_by_role("region", name="Picture", exact=True)
+        expect(drawn).to_contain_text("stage: the steps of a batch that")
 
 
 @pytest.mark.long
@@ -196,9 +190,6 @@ def test_a_batch_can_be_chosen_and_the_last_followed_again(browser: Browser, ord
         expect(page.locator(".chosenbatch")).to_contain_text("(the last)")
 
 
-# ---- actions ---------------------------------------------------------------------------------------------------------
-
-
 def test_an_action_needs_a_confirmation_and_the_token(browser: Browser) -> None:
     with storm_server() as (running, server), opened(browser, server.url, refused=1) as page:
         page.get_by_role("button", name="Deactivate").click()
@@ -238,9 +229,6 @@ def test_a_server_that_wants_its_token_for_all_is_told_it_once(browser: Browser)
         page.get_by_label("Token").fill(TOKEN)
         page.get_by_role("button", name="Go on").click()
         expect(page.get_by_role("heading", level=1)).to_have_text("word-count")
-
-
-# ---- who writes names ------------------------------------------------------------------------------------------------
 
 
 class Reporting(Split):
@@ -309,9 +297,6 @@ def test_an_error_does_not_turn_the_words_of_the_page(browser: Browser) -> None:
         error = page.locator("details.error .whatwrong")
         expect(error).to_contain_text("2 times")
         assert error.evaluate(READ_FROM_LEFT) is True
-
-
-# ---- screens, keys ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.long
@@ -402,9 +387,6 @@ def test_what_can_be_operated_has_a_name(browser: Browser, orders_url: str) -> N
         assert nameless == []
 
 
-# ---- the server ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.long
 def test_the_page_says_that_the_server_is_away_and_goes_on_when_it_is_back(browser: Browser) -> None:
     with trident_server(counting(cycle=True), conf=PACED) as (running, server):
@@ -430,9 +412,6 @@ def test_a_topology_that_ends_with_an_error_says_so(browser: Browser) -> None:
             expect(page.locator(".sub .status")).to_have_text("failed")
             expect(page.get_by_label("How it does")).to_contain_text("has no price")
             expect(page.get_by_role("button", name="Kill")).to_have_count(0)
-
-
-# ---- size ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.long

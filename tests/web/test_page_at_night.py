@@ -53,9 +53,6 @@ def url(served: tuple[RunningTopology, UIServer]) -> str:
     return served[1].url
 
 
-# ---- settings --------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.long
 def test_settings_are_shown_without_secrets_those_that_were_set_first(browser: Browser, url: str) -> None:
     with opened(browser, url) as page:
@@ -77,9 +74,6 @@ def test_secrets_are_in_no_page(served: tuple[RunningTopology, UIServer]) -> Non
     assert "hush" not in str(page)
 
 
-# ---- dead letters ----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.long
 def test_a_dead_letter_is_discarded_with_its_reason(browser: Browser, served: tuple[RunningTopology, UIServer]) -> None:
     running, server = served
@@ -93,9 +87,6 @@ def test_a_dead_letter_is_discarded_with_its_reason(browser: Browser, served: tu
         expect(letters.get_by_role("status").last).to_have_text("1 to be discarded.")
     until(lambda: bool(running.log_state.discarded))
     assert running.log_state.discarded[0][0] == "a test"
-
-
-# ---- figures over time -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.long
@@ -136,18 +127,14 @@ def test_bolts_have_figures_over_time_too(browser: Browser) -> None:
         expect(lines).to_contain_text("A message takes")
 
 
-# ---- failures --------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.long
 def test_failures_say_of_how_many(browser: Browser, url: str) -> None:
     with opened(browser, url) as page:
         expect(tile(page, "Failed attempts")).to_have_text(re.compile("^[1-9]"))
         note = page.locator(".tile", has=page.get_by_text("Failed attempts", exact=True)).locator(".note")
         expect(note).to_have_text(re.compile(r"^in 10 min: [\d.]+ % of [\d,]+(, (rising|falling|steady))?$"))
-        expect(page.get_by_label("How it does")).to_contain_text(
-            re.compile(r"within ten minutes \d+ of [\d,]+: [\d.]+%")
-        )
+        said = re.compile(r"within ten minutes \d+ of [\d,]+: [\d.]+%")
+        expect(page.get_by_label("How it does")).to_contain_text(said)
 
 
 class Fails(BaseFunction):
@@ -179,9 +166,6 @@ def test_what_failed_is_the_first_row_with_its_error(browser: Browser) -> None:
         assert "hush" not in str(get(server, f"{T}/animals"))
 
 
-# ---- windows ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.long
 def test_each_distinct_window_is_shown_once_also_of_an_older_topology(browser: Browser, url: str) -> None:
     with opened(browser, f"{url}/#/topology/orders/component/orders%2Fprice") as page:
@@ -196,9 +180,6 @@ def test_each_distinct_window_is_shown_once_also_of_an_older_topology(browser: B
                 windowSeconds: window === 600 ? 610 : 7000 }))).map(each => each.window); }"""
         )
         assert shown == ["600", ":all-time"]
-
-
-# ---- the log ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.long
@@ -235,9 +216,6 @@ def test_a_worker_leads_to_its_log(browser: Browser) -> None:
         page.get_by_role("region", name="Workers").first.get_by_role("link", name="log").first.click()
         expect(page.get_by_role("heading", level=1)).to_have_text("Log of bolts")
         expect(page.get_by_role("log")).to_be_visible()
-
-
-# ---- a cluster -------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -278,12 +256,8 @@ def test_the_overview_begins_with_what_failed_and_what_waits(browser: Browser, c
 
 LONG = "EnrichOrdersWithCustomersOfTheLastThirtyDaysAndTheirAddresses"
 LABELS = [
-    "WWWWWWWWWWWWWWWWWWWWWWWW",
-    LONG,
-    "orders by country, city and postal code",
-    "short",
-    "Straßenüberführung" * 4,
-]
+    "WWWWWWWWWWWWWWWWWWWWWWWW", LONG, "orders by country, city and postal code", "short", "Straßenüberführung" * 4,
+]  # fmt: skip
 DETAIL = "MapState of a class with a rather long name in PostgresState, not exact"
 TITLE = "stage 1, in the workers: commit, which is a title of more than the width of a box"
 GROUPING = "enriched-orders: fields (customer_id, region, country)"

@@ -111,9 +111,7 @@ def test_the_metrics_of_a_stuck_topology_say_so(stuck: Stuck) -> None:
         told = answer.read().decode()
     assert f'{stuck.stalled}{{topology="{stuck.name}"}} 1.0' in told
     if stuck.name == "bolts":
-        (seconds,) = re.findall(
-            r'trident_storm_running_call_seconds{component="count",topology="bolts"} ([\d.]+)', told
-        )
+        [seconds] = re.findall(r'trident_storm_running_call_seconds{component="count",topology="bolts"} ([\d.]+)', told)
         assert re.search(r'trident_storm_unanswered_seconds{topology="bolts"} [1-9]', told)
     else:
         (seconds,) = re.findall(r'trident_running_batch_seconds{topology="words"} ([\d.]+)', told)
@@ -135,9 +133,7 @@ def test_a_call_that_runs_counts_for_the_capacity(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("answers", [True, False], ids=["the driver answers", "only its heartbeat is there"])
-def test_a_cluster_tells_of_stuck_ones(
-    stuck: Stuck, answers: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_cluster_tells_of_it(stuck: Stuck, answers: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cluster = StormClusterState(open_cluster_state(tmp_path))
     storm_id = submitted(cluster, stuck.name, kind="bolts" if stuck.name == "bolts" else "trident")
     start = assigned(cluster, storm_id)
@@ -207,26 +203,22 @@ def test_a_lag_in_bytes_says_how_long_it_takes_at_this_rate(one_is_idle: tuple[R
 
 def test_lags_of_one_unit_are_one_sum() -> None:
     rows = [["a"], ["b"], ["c"], ["d"]]
-    with trident_server(
-        seen(*(FixedBatchSpout("line", 1, *rows) for _ in range(2))), conf={"batch_emit_interval_ms": 600_000}
-    ) as (running, server):
+    topology = seen(*(FixedBatchSpout("line", 1, *rows) for _ in range(2)))
+    with trident_server(topology, conf={"batch_emit_interval_ms": 600_000}) as (running, server):
         until(lambda: running.status["batches"] == 1)
         assert get(server, SEEN)["lags"] == [{"amount": 6, "unit": "records"}]
         assert get(server, f"{SEEN}/series")["lags"] == {"records": [6]}
 
 
-def test_tile_and_line_agree_and_name_the_source_that_does_not_say(
-    browser: Browser, one_is_idle: tuple[RunningTopology, UIServer]
-) -> None:
+def test_tile_and_line_agree_on_an_unknown_lag(browser: Browser, one_is_idle: tuple[RunningTopology, UIServer]) -> None:
     running, server = one_is_idle
     with opened(browser, server.url) as page:
         shown = amount(running.status["sources"][0]["lag"]["amount"], "bytes")
         assert shown.endswith(" KiB")
         expect(tile(page, "Lag")).to_have_text(shown)
         note = page.locator(".tile", has=page.get_by_text("Lag", exact=True)).locator(".note")
-        expect(note).to_have_text(
-            re.compile(r"^still to be read; about .* (s|min|h|d) at the rate of now; not known of clicks$")
-        )
+        said = r"^still to be read; about .* (s|min|h|d) at the rate of now; not known of clicks$"
+        expect(note).to_have_text(re.compile(said))
         line = page.get_by_role("region", name="Over time").locator("figure", has_text="Lag")
         expect(line.locator("strong")).to_have_text(shown)
         expect(line).to_contain_text(f"at most {shown}; not known of clicks")

@@ -1,7 +1,5 @@
 """`trident run --ui` and `trident ui`, as processes of their own."""
 
-from __future__ import annotations
-
 import signal
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`ui_port`: a topology serves its own page while it runs, and a port that is taken is known before anything is opened."""
 
-from __future__ import annotations
-
 import socket
 import sys
 import threading

@@ -1,7 +1,5 @@
 """What a join over time is, in plain Python that compares each row with each: what the tests compare with."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -15,24 +13,15 @@ Row = tuple[Any, int, int | None]
 
 @dataclass
 class JoinModel:
-    """A join of two streams; fed each committed batch once.
-
-    Attributes
-    ----------
-    earliest, latest, delays
-        In milliseconds.
-    outer
-        Whether each side may be missing.
-    """
+    """A join of two streams, fed each committed batch once. Times are in milliseconds; `outer`: what may be missing."""
 
     earliest: int
     latest: int
     delays: tuple[int, int] = (0, 0)
     outer: tuple[bool, bool] = (False, False)
     watermarks: list[int | None] = field(default_factory=lambda: [None, None])
-    rows: tuple[list[list[Any]], list[list[Any]]] = field(
-        default_factory=lambda: ([], [])
-    )  # key, number, time, met, alone
+    # key, number, time, met, alone
+    rows: tuple[list[list[Any]], list[list[Any]]] = field(default_factory=lambda: ([], []))
     late: int = 0
     timeless: int = 0
 

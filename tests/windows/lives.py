@@ -1,7 +1,5 @@
 """Topologies with windows and joins over time whose drivers tests kill; each has its log in a folder."""
 
-from __future__ import annotations
-
 import itertools
 from datetime import timedelta
 from functools import partial
@@ -51,9 +49,8 @@ def clock_in(folder: Path, url: str) -> TridentTopology:
     return topology
 
 
-SLIDING = SlidingDurationWindow.of(timedelta(milliseconds=12), timedelta(milliseconds=6)).by_event_time(
-    "at", timedelta(milliseconds=4), timedelta(milliseconds=6)
-)
+_MS = timedelta(milliseconds=1)
+SLIDING = SlidingDurationWindow.of(12 * _MS, 6 * _MS).by_event_time("at", 4 * _MS, 6 * _MS)
 """Late rows make a window fire again."""
 
 
@@ -97,8 +94,6 @@ def move(folder: Path, address: str, partitions: int, when: str = "", number: in
     """Run to the end, or to death: `batch` when a batch is committed, `before` or `after` the n-th write of a partition."""
     die_at_write(when, number)
     live(
-        partial(moving_in, address=address, partitions=partitions),
-        folder,
-        "committed" if when == "batch" else "",
+        partial(moving_in, address=address, partitions=partitions), folder, "committed" if when == "batch" else "",
         number,
-    )
+    )  # fmt: skip

@@ -1,7 +1,5 @@
 """Event times keep their precision; windows by the clocks of a zone; times of another unit come as late rows, and are told."""
 
-from __future__ import annotations
-
 import logging
 import random
 from collections import Counter
@@ -14,18 +12,12 @@ import pytest
 
 from states.memory import MemoryMapState
 from tests.harness.topology_runs import RowsSpout, dict_state, keep, run_all
+from tests.windows.test_windows import fed
+from tests.windows.test_windows_model import Numbers
 from trident import BatchFailedError, TopologyError, TridentCollector, TridentTopology, TridentTuple
 from trident.moments import changes_in
 from trident.observe.health import verdict
-from trident.operations import (
-    Count,
-    KeyedProcess,
-    ReducerAggregator,
-    SessionWindow,
-    SlidingDurationWindow,
-    TumblingDurationWindow,
-    col,
-)
+from trident.operations import Count, KeyedProcess, SessionWindow, SlidingDurationWindow, TumblingDurationWindow, col
 from trident.spout import SpoutType
 from trident.testing import TopologyTestDriver
 
@@ -34,25 +26,8 @@ NOON = datetime(2026, 11, 26, 12, tzinfo=UTC)
 TYPES = ["timestamp", "timestamp_ntz"]
 
 
-class InOrder(ReducerAggregator[list[int]]):
-    def init(self) -> list[int]:
-        return []
-
-    def reduce(self, curr: list[int], tuple: TridentTuple) -> list[int]:
-        return [*curr, tuple[0]]
-
-
 def at(us: int, type_: str = "timestamp") -> datetime:
     return (NOON if type_ == "timestamp" else NOON.replace(tzinfo=None)) + us * US
-
-
-def run_batches(driver: TopologyTestDriver, *batches: Sequence[Any]) -> None:
-    for rows in batches:
-        driver.feed("s", *rows)
-        driver.run()
-
-
-# ---- precision ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.sample(2)
@@ -62,9 +37,8 @@ def test_sessions_are_told_apart_and_put_in_order_by_the_microsecond(type_: str,
     rows = [("a", us, at(us, type_)) for us in (900, 100, 500, 1901, 2902, 5000)]
     later = [("b", 0, at(10**6, type_))]
     stream = topology.new_stream("s", RowsSpout(f"key: string, n: int, at: {type_}", {1: rows, 2: later}))
-    sessions = stream.group_by("key").window(
-        SessionWindow.of(MS, "at"), "n", InOrder(), "n: array<int>", bounds="first, last"
-    )
+    config = SessionWindow.of(MS, "at")
+    sessions = stream.group_by("key").window(config, "n", Numbers(), "n: array<int>", bounds="first, last")
     kept = keep(sessions.project("n", "first", "last"))
     run_all(topology, engine)
     assert [row[0] for row in kept.rows] == [[100, 500, 900], [1901], [2902], [5000]]
@@ -77,7 +51,7 @@ def test_a_window_ends_and_tuples_are_late_by_the_microsecond() -> None:
     ten = TumblingDurationWindow.of(10 * MS).by_event_time("at", delay=MS)
     windows, late = stream.window_with_late_rows(ten, Count(), "n", bounds="start, end")
     with TopologyTestDriver(topology) as driver:
-        run_batches(driver, [(at(0),), (at(9_999),), (at(10_999),)], [(at(9_500),)], [(at(11_000),)], [(at(9_999),)])
+        fed(driver, [(at(0),), (at(9_999),), (at(10_999),)], [(at(9_500),)], [(at(11_000),)], [(at(9_999),)])
         assert driver.captured(windows) == {1: [], 2: [], 3: [(at(0), at(10_000), 3)], 4: []}
         assert driver.captured(late)[4] == [(at(9_999),)]
 
@@ -102,9 +76,8 @@ def test_timers_fire_at_the_microsecond_by_either_time() -> None:
         now = datetime.fromtimestamp(driver.clock.wall_ms() / 1000, UTC)
         driver.clock.advance(0.001)
         driver.run()
-        assert [row for rows in driver.captured(by_batch).values() for row in rows] == [
-            ("a", now + 7 * US, [now + 8 * US]), ("a", now + 8 * US, [])
-        ]  # fmt: skip
+        fired_by_batch = [row for rows in driver.captured(by_batch).values() for row in rows]
+        assert fired_by_batch == [("a", now + 7 * US, [now + 8 * US]), ("a", now + 8 * US, [])]
         driver.feed("s", ("b", at(10)))
         driver.run()
         assert [row for rows in driver.captured(by_event).values() for row in rows] == [("a", at(10), [at(11)])]
@@ -113,9 +86,8 @@ def test_timers_fire_at_the_microsecond_by_either_time() -> None:
 def test_rows_are_joined_by_the_microsecond() -> None:
     topology = TridentTopology("t")
     sides = [topology.new_stream(name, RowsSpout(f"k: string, {name}: timestamp", {})) for name in "lr"]
-    joined = topology.join_within(
-        sides[0], "k", sides[1], "k", "k, l, r", times=("l", "r"), within=300 * US, state=MemoryMapState.opaque()
-    )
+    options: dict[str, Any] = {"times": ("l", "r"), "within": 300 * US, "state": MemoryMapState.opaque()}
+    joined = topology.join_within(sides[0], "k", sides[1], "k", "k, l, r", **options)
     with TopologyTestDriver(topology) as driver:
         driver.feed("l", ("a", at(1000)))
         driver.feed("r", *(("a", at(us)) for us in (699, 700, 1300, 1301)))
@@ -153,16 +125,12 @@ def test_the_last_moments_that_a_datetime_has_are_times(type_: str) -> None:
     assert (run.status["metrics"], kept.rows) == ({}, [])
 
 
-# ---- another unit ------------------------------------------------------------------------------------------------------
-
 IN_S = 1_700_000_000
 SAYS = "in {} it would be 2023-11-14 22:13:20 UTC"
 
 
 @pytest.mark.parametrize(("factor", "unit"), [(10**6, "microseconds"), (10**9, "nanoseconds")])
-def test_times_of_another_unit_are_told_of_and_come_as_late_rows(
-    factor: int, unit: str, engine: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_times_of_another_unit_come_late(factor: int, unit: str, engine: str, caplog: pytest.LogCaptureFixture) -> None:
     topology, given = TridentTopology("t"), [(n, (IN_S + n) * factor) for n in range(3)]
     right = (3, IN_S * 1000)
     stream = topology.new_stream("s", RowsSpout("n: int, at: bigint", {1: given, 2: [right, *given]}))
@@ -196,7 +164,7 @@ def test_a_time_that_no_calendar_has_moves_no_watermark(config: Any, partitions:
     wrong = [("a", 1 << 60), ("b", -(1 << 60)), ("c", IN_S * 10**6)]
     right = [("a", 0), ("b", 1), ("a", 0)]
     with TopologyTestDriver(topology) as driver:
-        run_batches(driver, wrong, [*right[:2], wrong[0]], [("a", None), wrong[2], right[2]], [("z", 10**10)])
+        fed(driver, wrong, [*right[:2], wrong[0]], [("a", None), wrong[2], right[2]], [("z", 10**10)])
         found, found_late = driver.captured(windows), driver.captured(late)
     assert [sorted(rows) for rows in found_late.values()] == [sorted(wrong), [wrong[0]], [wrong[2]], []]
     assert [sorted(rows) for rows in found.values()] == [[], [], [], [("a", 2), ("b", 1)]]
@@ -240,9 +208,8 @@ def warnings_of(type_: str, times: Sequence[Any], caplog: pytest.LogCaptureFixtu
 def test_a_join_and_a_process_tell_of_such_times_too(caplog: pytest.LogCaptureFixture) -> None:
     topology = TridentTopology("t")
     sides = [topology.new_stream(name, RowsSpout(f"k: string, {name}: bigint", {1: [("a", 1 << 60)]})) for name in "lr"]
-    topology.join_within(
-        sides[0], "k", sides[1], "k", "k, l, r", times=("l", "r"), within=MS, state=MemoryMapState.opaque()
-    )
+    options: dict[str, Any] = {"times": ("l", "r"), "within": MS, "state": MemoryMapState.opaque()}
+    topology.join_within(sides[0], "k", sides[1], "k", "k, l, r", **options)
 
     class Nothing(KeyedProcess[Any]):
         def process(self, value: Any, tuple: TridentTuple, timers: Any, collector: TridentCollector) -> Any:
@@ -329,9 +296,8 @@ def check_days(zone: str, given: list[datetime], type_: str) -> None:
 def test_hours_are_those_of_clocks_and_an_hour_that_they_show_twice_is_two(zone: str, moment: datetime) -> None:
     given, tz = moments(moment), ZoneInfo(zone)
     rows = fired(TumblingDurationWindow.of(HOUR, zone=zone), given)
-    hours = Counter(
-        at.astimezone(tz).replace(minute=0, second=0, microsecond=0).astimezone(UTC) for at in given
-    )  # its fold stays
+    full = (at.astimezone(tz).replace(minute=0, second=0, microsecond=0) for at in given)  # its fold stays
+    hours = Counter(at.astimezone(UTC) for at in full)
     assert {start.astimezone(UTC): n for start, _, n in rows} == hours
     assert {end - start for start, end, _ in rows} == {HOUR}
 
@@ -358,9 +324,8 @@ def test_a_local_day_fires_and_is_over_with_its_own_midnight() -> None:
     windows, late = stream.window_with_late_rows(day, Count(), "n", bounds="start, end")
     second = timedelta(seconds=1)
     with TopologyTestDriver(topology) as driver:
-        for at in (midnight - HOUR, midnight - second, midnight, midnight - HOUR, midnight + HOUR, midnight - HOUR):
-            driver.feed("s", (at,))
-            driver.run()
+        times = midnight - HOUR, midnight - second, midnight, midnight - HOUR, midnight + HOUR, midnight - HOUR
+        fed(driver, *([(at,)] for at in times))
         found = {txid: [(end, n) for _, end, n in rows] for txid, rows in driver.captured(windows).items()}
         assert found == {1: [], 2: [], 3: [(midnight, 2)], 4: [(midnight, 3)], 5: [], 6: []}
         assert driver.captured(late)[6] == [(midnight - HOUR,)]
@@ -395,9 +360,8 @@ def test_another_zone_is_another_window(tmp_path: Any) -> None:
 
 
 def test_a_zone_that_is_none_is_refused_and_so_is_one_for_local_times() -> None:
-    with pytest.raises(
-        TopologyError, match=r"zone 'Europe/Berln', which is unknown: .* did you mean 'Europe/Berlin'\?"
-    ):
+    said = r"zone 'Europe/Berln', which is unknown: .* did you mean 'Europe/Berlin'\?"
+    with pytest.raises(TopologyError, match=said):
         TumblingDurationWindow.of(DAY, zone="Europe/Berln")
     with pytest.raises(TopologyError, match="zone '', which is unknown"):
         TumblingDurationWindow.of(DAY, zone="")

@@ -1,7 +1,5 @@
 """`join_within`: each pair once, whichever row comes first, however batches are cut, whatever failed and was replayed."""
 
-from __future__ import annotations
-
 import datetime as dt
 from collections.abc import Callable
 from datetime import timedelta
@@ -34,9 +32,7 @@ def joined(topology: TridentTopology, left: Stream, right: Stream, **options: An
 
 
 def streams(topology: TridentTopology, kind: SpoutType = SpoutType.OPAQUE, batches: Any = ({}, {})) -> list[Stream]:
-    return [
-        topology.new_stream(name, RowsSpout(FIELDS, of_side, kind)) for name, of_side in zip("lr", batches, strict=True)
-    ]
+    return [topology.new_stream(name, RowsSpout(FIELDS, side, kind)) for name, side in zip("lr", batches, strict=True)]
 
 
 @pytest.mark.slow
@@ -121,9 +117,6 @@ def test_a_row_that_is_over_leaves_nothing_in_the_store() -> None:
     assert 0 < len(keys) <= (5 + 2) * 40
 
 
-# ---- both engines, and stores ------------------------------------------------------------------------------------------
-
-
 def random_rows(side: int, count: int = 120) -> list[Row]:
     return [("abcde"[(n * 3 + side) % 5], n, n + n * (7 + side) % 11) for n in range(count)]
 
@@ -140,16 +133,12 @@ def test_both_engines_give_what_the_model_gives(engine: str) -> None:
     model = model_of(5 * MS, 15 * MS, (OUTER, OUTER))
     for txid in range(1, 5):
         rows = [side[(txid - 1) * size : txid * size] for side, size in zip(sides, (20, 15), strict=True)]
-        assert {row for row in model.take(rows) if None not in row} == {
-            row for row in kept.batches.get(txid, []) if None not in row
-        }
+        found, wanted = kept.batches.get(txid, []), model.take(rows)
+        assert {row for row in wanted if None not in row} == {row for row in found if None not in row}
     assert model.late == 0
     alone = [row for row in kept.rows if None in row]
     assert alone
     assert len(set(kept.rows)) == len(kept.rows)
-
-
-# ---- values and declarations -------------------------------------------------------------------------------------------
 
 
 def test_keys_of_several_fields_values_of_every_type_and_times_of_other_kinds(engine: str) -> None:
@@ -170,9 +159,8 @@ def test_keys_of_several_fields_values_of_every_type_and_times_of_other_kinds(en
         orders, ["id", "shop"], payments, ["order", "store"], "id, shop, items, ordered, how, paid",
         times=("at", "ms"), within=5 * MS, delay=15 * MS,
     )  # fmt: skip
-    assert str(out.fields) == (
-        "id: double, shop: int, items: array<string>, ordered: timestamp, how: struct<card:string,n:int>, paid: bigint"
-    )
+    of_orders, of_payments = "items: array<string>, ordered: timestamp", "how: struct<card:string,n:int>, paid: bigint"
+    assert str(out.fields) == f"id: double, shop: int, {of_orders}, {of_payments}"
     kept = keep(out)
     run_all(topology, engine)
     assert [row[1:] for row in kept.rows] == [
@@ -225,10 +213,8 @@ def test_explain_names_the_sides_and_the_bounds() -> None:
 
 
 WRONG: dict[str, tuple[Callable[[TridentTopology, Stream, Stream], Any], str]] = {
-    "transactional": (
-        lambda t, a, b: joined(t, a, b, state=MemoryMapState.transactional()),
-        "the join keeps what it holds in state 'j', which is transactional; only an opaque state",
-    ),
+    "transactional": (lambda t, a, b: joined(t, a, b, state=MemoryMapState.transactional()),
+        "the join keeps what it holds in state 'j', which is transactional; only an opaque state"),
     "no such time": (lambda t, a, b: joined(t, a, b, times="when"), "no field 'when' of stream 'l'"),
     "no time": (lambda t, a, b: joined(t, a, b, times="key"), "the event time 'key' is string; it must be a timestamp"),
     "three times": (lambda t, a, b: joined(t, a, b, times=("at", "at", "at")), "name the time of each side: ('at', 'at')"),
@@ -237,22 +223,13 @@ WRONG: dict[str, tuple[Callable[[TridentTopology, Stream, Stream], Any], str]] =
     "a number": (lambda t, a, b: joined(t, a, b, within=5), "join_within got within=5; give a timedelta"),
     "a delay of a number": (lambda t, a, b: joined(t, a, b, delay=5), "join_within got delay=5; give a timedelta, or one"),
     "a negative delay": (lambda t, a, b: joined(t, a, b, delay=-MS), "give a timedelta, or one for each side"),
-    "other keys": (
-        lambda t, a, b: t.join_within(a, "key", b, "n", OUT, times="at", within=MS),
-        "join_within: the key of stream 'r' (n: int) must have as many fields as that of stream 'l' (key: string)",
-    ),
-    "too few fields": (
-        lambda t, a, b: t.join_within(a, "key", b, "key", "key, l", times="at", within=MS),
-        "join_within gives 5 fields (key: string, n: int, at: bigint, n2: int, at2: bigint), but 2 output fields are named",
-    ),
-    "a request": (
-        lambda t, a, b: joined(t, t.new_drpc_stream("f"), t.new_drpc_stream("g")),
-        "cannot bring stream",
-    ),
-    "a name of its own": (
-        lambda t, a, b: joined(t, a.each("n", lambda n: n, "$id: int"), b),
-        "join_within cannot take '$id': names that begin with $ are reserved",
-    ),
+    "other keys": (lambda t, a, b: t.join_within(a, "key", b, "n", OUT, times="at", within=MS),
+        "join_within: the key of stream 'r' (n: int) must have as many fields as that of stream 'l' (key: string)"),
+    "too few fields": (lambda t, a, b: t.join_within(a, "key", b, "key", "key, l", times="at", within=MS),
+        "join_within gives 5 fields (key: string, n: int, at: bigint, n2: int, at2: bigint), but 2 output fields are named"),
+    "a request": (lambda t, a, b: joined(t, t.new_drpc_stream("f"), t.new_drpc_stream("g")), "cannot bring stream"),
+    "a name of its own": (lambda t, a, b: joined(t, a.each("n", lambda n: n, "$id: int"), b),
+        "join_within cannot take '$id': names that begin with $ are reserved"),
 }  # fmt: skip
 
 

@@ -1,7 +1,5 @@
 """Processes of each key, with a value and timers: on both engines, and against a model over random lives."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -22,8 +20,8 @@ from tests.harness.crashing_stores import WAYS, DictMap
 from tests.harness.servers import Server
 from tests.harness.topology_runs import RowsSpout, dict_state, keep, run_all, start
 from tests.windows.test_window_partitions import Life
-from tests.windows.test_windows import WallClock
-from tests.windows.test_windows_model import batches, fed_batch, ordinate
+from tests.windows.test_windows import WallClock, fed
+from tests.windows.test_windows_model import batches, examples, fed_batch, ordinate
 from trident import BatchFailedError, Fields, Stream, TopologyError, TridentTopology, TridentTuple
 from trident.errors import TopologyChangedError
 from trident.operations import Count, KeyedProcess, Sum, Timers, TumblingDurationWindow
@@ -165,9 +163,6 @@ def declared(by_event_time: bool, state: Any, spout: Any, out: str = "what: stri
     return topology, stream.process(state, ["n", "at"], Wild(), out, state_name="w", **timed)
 
 
-# ---- by hand -----------------------------------------------------------------------------------------------------------
-
-
 def test_a_timer_fires_in_the_batch_that_passes_its_time(engine: str) -> None:
     topology = TridentTopology("t")
     rows = [("a", 0), ("b", 5), ("a", 20), ("z", 50), ("z", 51), ("z", 60), ("b", 70), ("z", 999)]
@@ -292,14 +287,10 @@ def test_tuples_without_a_time_are_dropped_and_counted_late_ones_are_kept() -> N
     stream = topology.new_stream("s", RowsSpout("user: string, at: bigint", {}))
     out = stream.group_by("user").process(Idle(), "at: bigint, n: int", event_time="at", state_name="w")
     with TopologyTestDriver(topology) as driver:
-        for rows in ([("z", 900)], [("a", None), ("a", 100)]):
-            driver.feed("s", *rows)
-            driver.run()
+        fed(driver, [("z", 900)], [("a", None), ("a", 100)])
         assert driver.captured(out) == {1: [], 2: [("a", 130, 1)]}
         assert driver._progress.metrics()["w/no_event_time"] == 1
 
-
-# ---- random lives ------------------------------------------------------------------------------------------------------
 
 FAILURES = st.tuples(st.integers(1, 30), st.sampled_from(WAYS), PARTITIONS)
 ROWS = st.lists(st.tuples(st.sampled_from("abcde"), st.integers(0, 9), st.none() | st.integers(0, 90)), max_size=6)
@@ -311,19 +302,15 @@ LIVES = st.lists(
 
 @pytest.mark.sample(1)
 @pytest.mark.slow
+@examples(12, 300)
 @pytest.mark.parametrize("by_event_time", [True, False], ids=["event", "batch"])
-@given(life=LIVES)
-@settings(max_examples=12)
-def test_a_process_gives_what_the_model_gives_whatever_crashes(by_event_time: bool, life: Any) -> None:
-    lived(by_event_time, life)
+def test_a_process_gives_what_the_model_gives_whatever_crashes(by_event_time: bool, count: int) -> None:
+    @given(life=LIVES)
+    @settings(max_examples=count)
+    def lives(life: Any) -> None:
+        lived(by_event_time, life)
 
-
-@pytest.mark.soak
-@pytest.mark.parametrize("by_event_time", [True, False], ids=["event", "batch"])
-@given(life=LIVES)
-@settings(max_examples=300)
-def test_a_process_gives_what_the_model_gives_in_many_lives(by_event_time: bool, life: Any) -> None:
-    lived(by_event_time, life)
+    lives()
 
 
 def lived(by_event_time: bool, life: Any) -> None:
@@ -333,9 +320,7 @@ def lived(by_event_time: bool, life: Any) -> None:
     with patch.object(window_state, "_FAN_IN", 2), patch.object(window_state, "MAX_CHUNK_BYTES", 40):
         for rows, wait, partitions, failures in life:
             now += wait
-            attempts = [
-                (crash, way, count, None if other is None else [other]) for (crash, way, count), other in failures
-            ]
+            attempts = [(*failure, None if other is None else [other]) for failure, other in failures]
             found = lives.batch([rows], partitions, attempts, Now(now))
             (taken,) = lives.taken
             wanted = model.take(taken, now)
@@ -353,9 +338,7 @@ def lived(by_event_time: bool, life: Any) -> None:
 @pytest.mark.parametrize("partitions", [1, 3])
 @given(life=batches, scale=st.sampled_from([1, 10, 1000]))
 @settings(max_examples=15)
-def test_by_the_time_of_the_batch_the_driver_runs_a_batch_when_a_timer_is_due(
-    partitions: int, life: Any, scale: int
-) -> None:
+def test_by_the_time_of_the_batch_a_batch_runs_when_a_timer_is_due(partitions: int, life: Any, scale: int) -> None:
     topology, stream = declared(False, MemoryMapState.opaque(), RowsSpout(FIELDS, {}, SpoutType.OPAQUE))
     stream, model = stream.parallelism_hint(partitions), Model(by_event_time=False)
     wanted = {}
@@ -374,9 +357,7 @@ def test_by_the_time_of_the_batch_the_driver_runs_a_batch_when_a_timer_is_due(
     assert found == {txid: by_partition(rows, partitions) for txid, rows in wanted.items()}
 
 
-def test_in_redis_a_process_goes_on_after_restarts_with_other_numbers_of_partitions(
-    redis_server: Server, tmp_path: Path
-) -> None:
+def test_in_redis_a_process_goes_on_with_other_numbers_of_partitions(redis_server: Server, tmp_path: Path) -> None:
     chosen = random.Random(5)
     given_ = {
         txid: [(chosen.choice("abcdefgh"), chosen.randrange(10), txid * 60 + chosen.randrange(90)) for _ in range(12)]
@@ -406,9 +387,6 @@ class Ends(KeyedProcess[int]):
 
     def on_timer(self, value: int | None, time: Any, timers: Timers, collector: Any) -> None:
         collector.emit([time, value])
-
-
-# ---- errors ------------------------------------------------------------------------------------------------------------
 
 
 class Failing(KeyedProcess[Any]):
@@ -480,15 +458,11 @@ CALLS: list[tuple[Callable[[Stream], Any], str]] = [
     (lambda s: s.group_by("key").process(NoTimer(), "a: int"), r"and on_timer\(value, time, timers, collector\)"),
     (lambda s: s.group_by("key").process(Idle(), "key: int"), "'key'"),
     (lambda s: s.group_by("key").process(Idle(), "$a: int"), r"a process cannot take or give '\$a'"),
-    (
-        lambda s: s.group_by("key").process(dict_state({}, "transactional"), Idle(), "a: int"),
-        "the process keeps what it holds in state",
-    ),
-    (
-        lambda s: s.group_by("key").process(RedisState.opaque("redis://h/0", ttl_s=10**8), Idle(), "a: int"),
-        "keeps values and timers in state 'a-process', .* needs them until your code lets go of them: leave ttl_s out",
-    ),
-]
+    (lambda s: s.group_by("key").process(dict_state({}, "transactional"), Idle(), "a: int"),
+        "the process keeps what it holds in state"),
+    (lambda s: s.group_by("key").process(RedisState.opaque("redis://h/0", ttl_s=10**8), Idle(), "a: int"),
+        "keeps values and timers in state 'a-process', .* needs them until your code lets go of them: leave ttl_s out"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("call", "text"), CALLS)
@@ -504,22 +478,19 @@ def test_a_process_takes_other_outputs_and_refuses_another_time_or_version(tmp_p
     topology, _ = declared(True, dict_state(entries), RowsSpout(FIELDS, {1: [("a", 1, 1)]}))
     run_all(topology, "in_process", **conf)
     by_batch, _ = declared(False, dict_state(entries), RowsSpout(FIELDS, {}))
-    with pytest.raises(
-        TopologyChangedError, match="window timers by event time at, .* -> timers by the time of the batch"
-    ):
+    said = "window timers by event time at, .* -> timers by the time of the batch"
+    with pytest.raises(TopologyChangedError, match=said):
         start(by_batch, "in_process", **conf)
-    other, stream = declared(
-        True, dict_state(entries), RowsSpout(FIELDS, {2: [("a", 1, 9)]}), "x: string, y: int, z: bigint"
-    )
+    spout = RowsSpout(FIELDS, {2: [("a", 1, 9)]})
+    other, stream = declared(True, dict_state(entries), spout, "x: string, y: int, z: bigint")
     kept = keep(stream)
     run_all(other, "in_process", **conf)
     assert kept.rows == [("a", "came", 1, 1), ("a", "2", 2, 1)]
     stored = entries[("key", "a")]
     entries[("key", "a")] = OpaqueValue(stored.txid, stored.attempt, stored.prev, b"\x01\x94\x09\x00\xc0\x90")
     again, _ = declared(True, dict_state(entries), RowsSpout(FIELDS, {3: [("a", 1, 2)]}))
-    with pytest.raises(
-        BatchFailedError, match="read the timers of a process: one is of version 9, this topology keeps version 1"
-    ):
+    why = "read the timers of a process: one is of version 9, this topology keeps version 1"
+    with pytest.raises(BatchFailedError, match=why):
         run_all(again, "in_process", **conf)
 
 
@@ -529,9 +500,6 @@ def test_explain_and_describe_name_the_process() -> None:
     assert "process w: timers by event time at, delay 0:00:00.003000 by key: Wild(n, at) -> what, a, b" in text
     assert "every tuple goes to the process" in text
     assert topology.describe()[0]["window"] == "timers by event time at, delay 0:00:00.003000"
-
-
-# ---- which keys are due ------------------------------------------------------------------------------------------------
 
 
 def test_a_key_is_found_when_it_is_due_however_far_away_with_few_panes_kept() -> None:

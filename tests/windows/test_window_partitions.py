@@ -4,8 +4,6 @@ Batches are committed to stores that crash, as by drivers that were each killed 
 partitions. What fires equals a program that was fed each batch once.
 """
 
-from __future__ import annotations
-
 import random
 import signal
 from collections import Counter
@@ -29,7 +27,7 @@ from tests.harness.topology_runs import RowsState, dict_state, keep, open_view
 from tests.windows.join_model import CASES, JoinModel
 from tests.windows.join_model import model_of as model_of_join
 from tests.windows.lives import LEFT, RIGHT, SIZE, SLIDING, WITHIN, move, moving_in
-from tests.windows.test_windows_model import CONFIGS, Numbers, in_any_order, ordinate, rows
+from tests.windows.test_windows_model import CONFIGS, Numbers, examples, in_any_order, ordinate, rows
 from tests.windows.window_model import WindowModel, model_of
 from trident import Config, Fields, TopologyError, TridentTopology
 from trident.arrow import table_of
@@ -99,9 +97,7 @@ class Life:
 
     def _commit(self, sides: Sequence[Any], partitions: int, now: Now) -> None:
         self.attempt += 1
-        states = [
-            OpaqueMap(FaultyMap(DictMap(self.entries), self.faults), "w", partition) for partition in range(partitions)
-        ]
+        states = [OpaqueMap(FaultyMap(DictMap(self.entries), self.faults), "w", each) for each in range(partitions)]
         txid = Txid(self.txid, self.attempt, self.winners)
         committer = Committer(self.plan, {"w": states, "kept": [state_of(self.kept)]}, lambda name: None)
         order = Order(TransactionAttempt(self.txid, 0), False, {"w": [txid] * partitions, "kept": [txid]}, now)
@@ -130,21 +126,16 @@ BATCHES = st.lists(
 
 @pytest.mark.sample(2)
 @pytest.mark.slow
+@examples(15, 500)
 @pytest.mark.parametrize("sums", [False, True], ids=["tuples", "combiner"])
 @pytest.mark.parametrize("name", CONFIGS)
-@given(life=BATCHES)
-@settings(max_examples=15)
-def test_a_window_goes_on_with_any_number_of_partitions(name: str, sums: bool, life: Any) -> None:
-    lived(name, sums, life)
+def test_a_window_goes_on_with_any_number_of_partitions(name: str, sums: bool, count: int) -> None:
+    @given(life=BATCHES)
+    @settings(max_examples=count)
+    def lives(life: Any) -> None:
+        lived(name, sums, life)
 
-
-@pytest.mark.soak
-@pytest.mark.parametrize("sums", [False, True], ids=["tuples", "combiner"])
-@pytest.mark.parametrize("name", CONFIGS)
-@given(life=BATCHES)
-@settings(max_examples=500)
-def test_a_window_goes_on_with_any_number_of_partitions_in_many_lives(name: str, sums: bool, life: Any) -> None:
-    lived(name, sums, life)
+    lives()
 
 
 def lived(name: str, sums: bool, life: Any) -> None:
@@ -166,7 +157,7 @@ def lived(name: str, sums: bool, life: Any) -> None:
             given_up = model.begin_again() if begins_again and isinstance(model, WindowModel) else []
             wanted = [(*head, shown(numbers)) for *head, numbers in [*given_up, *model.take(found_in.taken[0], now)]]
             assert in_any_order(found) == in_any_order(wanted)
-    assert found_in.late == model.late
+    assert found_in.late == len(model.late_rows)
 
 
 def windowed(name: str, sums: bool) -> Life:
@@ -178,8 +169,6 @@ def windowed(name: str, sums: bool) -> Life:
     return Life(topology, keep(fired))
 
 
-# ---- joins -------------------------------------------------------------------------------------------------------------
-
 JOIN_ROWS = st.lists(
     st.tuples(st.sampled_from(["a", "b", "c", None]), st.integers(0, 9), st.none() | st.integers(0, 30)), max_size=5
 )
@@ -189,19 +178,15 @@ JOINED = st.lists(st.tuples(SIDES, COUNTS, st.lists(st.tuples(FAILURES, st.none(
 
 @pytest.mark.sample(1)
 @pytest.mark.slow
+@examples(15, 500)
 @pytest.mark.parametrize("case", CASES)
-@given(life=JOINED)
-@settings(max_examples=15)
-def test_a_join_goes_on_with_any_number_of_partitions(case: str, life: Any) -> None:
-    joined_in_life(case, life)
+def test_a_join_goes_on_with_any_number_of_partitions(case: str, count: int) -> None:
+    @given(life=JOINED)
+    @settings(max_examples=count)
+    def lives(life: Any) -> None:
+        joined_in_life(case, life)
 
-
-@pytest.mark.soak
-@pytest.mark.parametrize("case", CASES)
-@given(life=JOINED)
-@settings(max_examples=500)
-def test_a_join_goes_on_with_any_number_of_partitions_in_many_lives(case: str, life: Any) -> None:
-    joined_in_life(case, life)
+    lives()
 
 
 def joined_in_life(case: str, life: Any) -> None:
@@ -226,9 +211,6 @@ def joining(case: str = "both outer") -> Life:
         join_type=types,
     )  # fmt: skip
     return Life(topology, keep(out))
-
-
-# ---- what stays in the store -------------------------------------------------------------------------------------------
 
 
 def given_in_order(count: int, keys: int = 40) -> list[tuple[str, int, int]]:
@@ -263,9 +245,8 @@ def test_a_directory_that_the_store_lost_is_missed() -> None:
     life = windowed("tumbling event time", sums=True)
     life.batch([given_in_order(10)], 3)
     del life.entries[PartitionPlace(1, 3).key("windows")]
-    with pytest.raises(
-        AssertionError, match=r"read \('windows', 3, 1\) of a window: it is not there, but .* in 3 partitions"
-    ):
+    said = r"read \('windows', 3, 1\) of a window: it is not there, but .* in 3 partitions"
+    with pytest.raises(AssertionError, match=said):
         life.batch([given_in_order(10)], 3)
 
 
@@ -289,9 +270,6 @@ def test_the_commit_of_a_partition_ends_as_its_caller_says(monkeypatch: pytest.M
     state.commit(1)  # it had not ended yet
 
 
-# ---- the moment of a batch ---------------------------------------------------------------------------------------------
-
-
 def test_the_moments_of_pieces_make_that_of_the_batch() -> None:
     life, generator = windowed("sliding event time", sums=False), random.Random(5)
     rows_ = [("a", 1, generator.randrange(1000)) for _ in range(50)]
@@ -303,9 +281,6 @@ def test_the_moments_of_pieces_make_that_of_the_batch() -> None:
     assert (whole.given, whole.reached, whole.now) == (50, (max(at for *_, at in rows_), None), Now(9))
     assert whole.panes == tuple(sorted({at // 2 for *_, at in rows_}))
     assert together([Moment(0), Moment(2, (3, None)), Moment(1, (None, 4))]) == Moment(3, (3, 4))
-
-
-# ---- how many ----------------------------------------------------------------------------------------------------------
 
 
 def test_the_hint_or_the_state_says_how_many() -> None:
@@ -326,8 +301,6 @@ def test_the_hint_or_the_state_says_how_many() -> None:
     with pytest.raises(TopologyError, match="insists on 2 partitions, but a window of a whole stream has one"):
         partitions(state=dict_state({}, partitions=2), grouped=False)
 
-
-# ---- what an earlier version kept --------------------------------------------------------------------------------------
 
 GOLDEN = Path(__file__).parent / "golden"
 """What windows and a join of one partition kept after three batches, written by the program that first kept it so."""
@@ -389,8 +362,6 @@ def test_a_join_that_kept_its_watermarks_apart_is_refused_by_name() -> None:
         life.batch([golden_batch(3)] * 2, 1)
 
 
-# ---- drivers that are killed -------------------------------------------------------------------------------------------
-
 DEATHS = [(1, "batch", 2), (3, "before", 2), (3, "after", 4), (2, "after", 1)]
 """Partitions, and how the driver dies: most of them while it moves what another number of partitions kept."""
 
@@ -436,8 +407,7 @@ def moved_by(deaths: Sequence[tuple[int, str, int]], address: str, folder: Path)
     for view in views:
         view.close()
     assert {(key, ordinate(end)): total for (key, end), total in found[0].items()} == dict(sums)
-    assert {pair: count for pair, count in found[1].items() if None not in pair} == {
-        pair: count for pair, count in times.items() if None not in pair
-    }
+    of_pairs = [{pair: each for pair, each in one.items() if None not in pair} for one in (found[1], times)]
+    assert of_pairs[0] == of_pairs[1]
     assert set(found[1].values()) == {1}
     return died

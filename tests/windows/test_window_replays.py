@@ -1,7 +1,5 @@
 """Windows stay exact: after failures at every point of a commit, with the same and with other rows, and over restarts."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Sequence
 from contextlib import closing
@@ -18,48 +16,32 @@ from tests.harness.forked import exit_code_of, live
 from tests.harness.servers import Server
 from tests.harness.topology_runs import RowsSpout, keep, open_view, run_all
 from tests.windows.lives import CLOCK_ROWS, clock_in
-from trident import TridentTopology, TridentTuple
+from tests.windows.test_windows import Collect, texts
+from trident import TridentTopology
 from trident.config import Config
 from trident.log.file_log import FileLog
 from trident.log.log_reader import LogReader
 from trident.log.records import TIME, DefineRecord
-from trident.operations import Count, ReducerAggregator, Sum
+from trident.operations import Count, Sum
 from trident.spout import SpoutType
 from trident.testing import TopologyTestDriver
 
 POINTS = ["define", "process", "begin_commit:w", "put:w", "commit:w", "begin_commit:total", "commit:total", "record"]
 
 
-class Collect(ReducerAggregator[list[str]]):
-    def init(self) -> list[str]:
-        return []
-
-    def reduce(self, curr: list[str], tuple: TridentTuple) -> list[str]:
-        return [*curr, tuple[0]]
-
-
-def texts(first: int, last: int) -> list[str]:
-    return [f"t{number}" for number in range(first, last + 1)]
-
-
-def collecting(
-    length: int, slide: int, state: Any, kind: SpoutType, batches: Any = None
-) -> tuple[TridentTopology, Any]:
+def collecting(slide: int, kind: SpoutType) -> tuple[TridentTopology, Any]:
     topology = TridentTopology("t")
-    stream = topology.new_stream("s", RowsSpout("t: string", batches or {}, kind))
-    fired = stream.sliding_window(length, slide, state, "t", Collect(), "ts: array<string>", state_name="w")
+    stream = topology.new_stream("s", RowsSpout("t: string", {}, kind))
+    fired = stream.sliding_window(4, slide, "t", Collect(), "ts", state_name="w")
     fired.each("ts", len, "n: bigint").persistent_aggregate(MemoryMapState(), "n", Sum(), "total")
     return topology, fired
-
-
-# ---- H13 -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("point", POINTS)
 @pytest.mark.parametrize("failures", [1, 3])
 def test_the_tuples_of_a_retried_batch_count_once(point: str, failures: int) -> None:
     # Storm: [t0, t1, t2, t0] (H13)
-    topology, fired = collecting(4, 4, MemoryMapState.opaque(), SpoutType.TRANSACTIONAL)
+    topology, fired = collecting(4, SpoutType.TRANSACTIONAL)
     with TopologyTestDriver(topology, max_batch_attempts=9) as driver:
         for batch in (texts(0, 2), texts(3, 5), texts(6, 9)):
             driver.feed("s", *batch)
@@ -76,7 +58,7 @@ def test_the_tuples_of_a_retried_batch_count_once(point: str, failures: int) -> 
 def test_a_replay_with_other_tuples_leaves_nothing_of_the_failed_attempt(
     point: str, first: Sequence[str], then: Sequence[str]
 ) -> None:
-    topology, fired = collecting(4, 2, MemoryMapState.opaque(), SpoutType.OPAQUE)
+    topology, fired = collecting(2, SpoutType.OPAQUE)
     with TopologyTestDriver(topology, max_batch_attempts=9) as driver:
         driver.feed("s", "a")
         driver.run()
@@ -94,29 +76,6 @@ def test_a_replay_with_other_tuples_leaves_nothing_of_the_failed_attempt(
         wanted = [(came[max(0, end - 4) : end],) for end in range(2, len(came) + 1, 2)]
         assert [row for batch in driver.captured(fired).values() for row in batch] == wanted
         assert driver.state("total").get() == sum(len(window) for (window,) in wanted)
-
-
-# ---- H14 -------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("length", "slide", "then", "wanted"),
-    [
-        (4, 4, texts(3, 6), [texts(0, 3)]),  # Storm: [t3 ... t6], and t0 ... t2 never
-        (4, 2, texts(3, 4), [texts(0, 1), texts(0, 3)]),  # Storm: an error in the aggregator
-    ],
-)
-def test_a_restart_loses_nothing(
-    length: int, slide: int, then: list[str], wanted: list[list[str]], tmp_path: Path
-) -> None:
-    state, batches = MemoryMapState.opaque(), {1: [(text,) for text in texts(0, 2)]}
-    fired = []
-    for more in ({}, {2: [(text,) for text in then]}):
-        topology = TridentTopology("t")
-        stream = topology.new_stream("s", RowsSpout("t: string", {**batches, **more}))
-        fired.append(keep(stream.sliding_window(length, slide, state, "t", Collect(), "ts")))
-        run_all(topology, "in_process", log_dir=str(tmp_path))
-    assert [window for rows in fired for (window,) in rows.rows] == wanted
 
 
 def test_a_state_that_is_begun_anew_on_an_old_log_has_empty_windows(tmp_path: Path) -> None:
@@ -146,9 +105,6 @@ def test_batches_that_are_processed_together_are_committed_in_order() -> None:
     assert sum(n for (n,) in by_time.rows) <= 120
 
 
-# ---- stores that outlive the driver ----------------------------------------------------------------------------------
-
-
 def test_a_window_in_redis_goes_on_after_a_restart(redis_server: Server, tmp_path: Path) -> None:
     fired = []
     given = {txid: [("ab"[n % 2], n) for n in range(txid * 5, txid * 5 + 5)] for txid in range(1, 7)}
@@ -162,16 +118,11 @@ def test_a_window_in_redis_goes_on_after_a_restart(redis_server: Server, tmp_pat
         run_all(topology, "in_process", log_dir=str(tmp_path))
     rows = [row for of_batch in given.values() for row in of_batch]
     numbers = [n for _, n in rows]
-    assert [row for kept in fired[::2] for row in kept.rows] == [
-        (sum(numbers[max(0, end - 8) : end]),) for end in range(4, 31, 4)
-    ]
+    sums = [(sum(numbers[max(0, end - 8) : end]),) for end in range(4, 31, 4)]
+    assert [row for kept in fired[::2] for row in kept.rows] == sums
     mine = {key: [n for of, n in rows if of == key] for key in "ab"}
-    assert sorted(row for kept in fired[1::2] for row in kept.rows) == [
-        (key, sum(mine[key][at : at + 4])) for key in "ab" for at in range(0, 12, 4)
-    ]
-
-
-# ---- a clock that was ahead --------------------------------------------------------------------------------------------
+    of_keys = [(key, sum(mine[key][at : at + 4])) for key in "ab" for at in range(0, 12, 4)]
+    assert sorted(row for kept in fired[1::2] for row in kept.rows) == of_keys
 
 
 DEATHS = ["defined", "processed", "committing", "committed", "recorded"]
@@ -185,9 +136,7 @@ DEATHS = ["defined", "processed", "committing", "committed", "recorded"]
         pytest.param("spark", "committed", marks=[pytest.mark.spark, pytest.mark.slow]),
     ],
 )
-def test_windows_give_what_they_hold_once_when_time_begins_again(
-    engine: str, point: str, redis_server: Server, tmp_path: Path
-) -> None:
+def test_windows_give_all_once_if_time_restarts(engine: str, point: str, redis_server: Server, tmp_path: Path) -> None:
     url, ahead = f"redis://{redis_server.address}/0", 4_000_000_000_000
     folder = tmp_path / f"{engine}-{point}"
     with closing(FileLog.open(folder / "log", folder.name)) as log:

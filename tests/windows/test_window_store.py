@@ -1,7 +1,5 @@
 """What a window's state holds: few entries, small chunks; several aggregates by name are those of a window each."""
 
-from __future__ import annotations
-
 import random
 from datetime import timedelta
 from typing import Any
@@ -14,7 +12,7 @@ from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
 from tests.harness.crashing_stores import DictMap
 from tests.harness.topology_runs import RowsSpout, keep, run_all
-from tests.windows.test_windows_model import CONFIGS
+from tests.windows.test_windows_model import CONFIGS, Numbers
 from trident import BatchFailedError, Fields, TridentTopology
 from trident.arrow import schema_of
 from trident.errors import CorruptValueError
@@ -27,7 +25,6 @@ from trident.operations import (
     CountDistinct,
     Last,
     Max,
-    ReducerAggregator,
     StdDev,
     Sum,
     TumblingDurationWindow,
@@ -69,17 +66,12 @@ def pane_of(store: WindowStore, pane: int) -> list[int]:
     return [number for run in runs for rows in read[run] for number in rows["n"].to_pylist()]
 
 
-# ---- the grid --------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("length", "slide"), [(4, 4), (4, 2), (6, 4), (7, 3), (10, 1)])
 def test_every_pane_is_in_the_windows_that_the_definition_says(length: int, slide: int) -> None:
     grid = Grid(length, slide)
     for pane in range(-20, 20):
         inside = range(pane * grid.width, (pane + 1) * grid.width)
-        holding = [
-            end for end in range(-200, 200) if end % slide == 0 and all(end - length <= at < end for at in inside)
-        ]
+        holding = [at for at in range(-200, 200) if at % slide == 0 and all(at - length <= one < at for one in inside)]
         assert list(grid.ends_of(pane)) == holding
         assert all(grid.panes_of(end)[0] <= pane < grid.panes_of(end)[1] for end in holding)
         assert next(frontier for frontier in range(-200, 200) if grid.is_over(pane, frontier)) == holding[-1]
@@ -93,9 +85,6 @@ def test_ends_are_those_of_windows_that_hold_something() -> None:
     assert grid.ends([0, 1], 8, 100) == []
     assert grid.ends([], None, 100) == []
     assert [grid.holds([4, 12], pane) for pane in range(7)] == [True, True, False, True, True, True, False]
-
-
-# ---- runs ------------------------------------------------------------------------------------------------------------
 
 
 def test_eight_runs_of_a_level_become_one_of_the_next() -> None:
@@ -116,7 +105,7 @@ def test_thousands_of_batches_in_one_window_leave_a_small_directory_and_no_orpha
     topology = TridentTopology("t")
     config = TumblingDurationWindow.of(1000 * S).by_event_time("n")
     stream = topology.new_stream("s", FixedBatchSpout("n: bigint", 1, (1,)))
-    stream.window(config, "n", *([Sum(), "n"] if sums else [_Numbers(), "v: array<bigint>"]))
+    stream.window(config, "n", *([Sum(), "n"] if sums else [Numbers(), "v: array<bigint>"]))
     node = topology.graph().nodes[-1]
     assert isinstance(node, WindowNode)
     entries: dict[Any, Any] = {}
@@ -138,28 +127,15 @@ def test_thousands_of_batches_in_one_window_leave_a_small_directory_and_no_orpha
     assert kept == list(range(1, batches + 1)) if not sums else sum(kept) == batches * (batches + 1) // 2
 
 
-class _Numbers(ReducerAggregator[list[int]]):
-    def init(self) -> list[int]:
-        return []
-
-    def reduce(self, curr: list[int], tuple: Any) -> list[int]:
-        return [*curr, tuple[0]]
-
-
 @pytest.mark.slow
 def test_what_fired_is_deleted_from_the_store() -> None:
     topology = TridentTopology("t")
     state = MemoryMapState()
     batches = {txid: [(txid,), (txid,)] for txid in range(1, 101)}
     counts = keep(topology.new_stream("s", RowsSpout("n: int", batches)).tumbling_window(10, state, Count(), "c"))
-    running = run_all(topology, "in_process")
+    run_all(topology, "in_process")
     assert counts.rows == [(10,)] * 20
-    data = state.make_state(_conf(running), 0, 1).data
-    assert len(data.values.entries) < 30  # the directory, and what was removed in the last batches
-
-
-def _conf(running: Any) -> Any:
-    return StateConf(running.name, "c-window")
+    assert len(_entries(state, "c-window")) < 30  # the directory, and what was removed in the last batches
 
 
 class _NoRemovals:
@@ -235,9 +211,6 @@ def test_a_replay_writes_over_what_the_failed_attempt_left() -> None:
     assert store.directory.panes[5] == [TupleRun(0, store.directory.panes[5][0].size, 1, 1)]  # the orphan's slot
 
 
-# ---- what is damaged -------------------------------------------------------------------------------------------------
-
-
 def test_a_chunk_that_the_store_lost_is_found() -> None:
     entries: dict[Any, Any] = {}
     state, store = opened(entries)
@@ -256,13 +229,11 @@ def test_a_chunk_that_is_damaged_or_of_other_fields_is_found() -> None:
     store.add(0, numbers(1))
     store.write()
     state.commit(1)
-    with pytest.raises(
-        CorruptValueError, match=r"it holds \(n: bigint; in panes of 1\), but this topology keeps \(n: string; in"
-    ):
+    said = r"it holds \(n: bigint; in panes of 1\), but this topology keeps \(n: string; in"
+    with pytest.raises(CorruptValueError, match=said):
         opened(entries, 2, Fields("n: string"))
-    with pytest.raises(
-        CorruptValueError, match=r"but this topology keeps \(n: bigint; in panes of 5\).*another state_name"
-    ):
+    why = r"but this topology keeps \(n: bigint; in panes of 5\).*another state_name"
+    with pytest.raises(CorruptValueError, match=why):
         WindowStore(state, FIELDS, 5)
     entries[("chunk", 0)] = entries[("chunk", 0)]._replace(curr=b"\x01damaged")
     _, again = opened(entries, 2)
@@ -275,18 +246,15 @@ def test_a_directory_of_another_version_is_found() -> None:
         Directory.of(encode([9, "", None, 0, []]))
 
 
-def test_a_record_of_another_topology_is_found() -> None:
-    message = r"read the records of a window: one is of version 7 with 1 columns"
-    _refuses_record(9, [7, 9, 9, 1, [1]], message)
-
-
-@pytest.mark.parametrize("length", [4, 10])
-def test_a_window_of_each_key_does_not_take_over_what_another_left(length: int) -> None:
-    message = rf"one is of length 9 and slide 9, this topology has {length} and"
-    _refuses_record(length, [1, 9, 9, 7, [7]], message)
-
-
-def _refuses_record(length: int, stored: list[Any], message: str) -> None:
+@pytest.mark.parametrize(
+    ("length", "stored", "message"),
+    [
+        (9, [7, 9, 9, 1, [1]], "read the records of a window: one is of version 7 with 1 columns"),
+        (4, [1, 9, 9, 7, [7]], "one is of length 9 and slide 9, this topology has 4 and"),
+        (10, [1, 9, 9, 7, [7]], "one is of length 9 and slide 9, this topology has 10 and"),
+    ],
+)
+def test_a_window_of_each_key_does_not_take_over_what_others_left(length: int, stored: list[Any], message: str) -> None:
     topology, state = TridentTopology("t"), MemoryMapState()
     topology.new_stream("s", RowsSpout("w: string", {})).group_by("w").tumbling_window(length, state, Count(), "n")
     with TopologyTestDriver(topology, max_batch_attempts=1) as driver:
@@ -299,8 +267,8 @@ def _refuses_record(length: int, stored: list[Any], message: str) -> None:
             driver.step()
 
 
-def _entries(state: MemoryMapState) -> dict[Any, Any]:
-    entries: dict[Any, Any] = state.make_state(StateConf("t", "n-window"), 0, 1).data.values.entries
+def _entries(state: MemoryMapState, name: str = "n-window") -> dict[Any, Any]:
+    entries: dict[Any, Any] = state.make_state(StateConf("t", name), 0, 1).data.values.entries
     return entries
 
 

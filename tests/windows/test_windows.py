@@ -1,8 +1,7 @@
 """Windows on both engines: Storm's examples digit by digit, time by hand, and what is refused at the call."""
 
-from __future__ import annotations
-
 import datetime as dt
+import operator
 import struct
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -12,7 +11,8 @@ import pytest
 
 from spouts import FixedBatchSpout
 from states.memory import LRUMemoryMapState, MemoryMapState
-from tests.harness.topology_runs import RowsSpout, dict_state, keep, run_all, start, topology_of
+from tests.harness.topology_runs import RowsSpout, dict_state, keep, operation, run_all, start, topology_of
+from tests.windows.test_windows_model import Numbers
 from trident import BatchFailedError, Stream, TopologyError, TridentCollector, TridentTopology, TridentTuple
 from trident.channel import Clock
 from trident.errors import InexactPairingError, TopologyChangedError
@@ -50,17 +50,18 @@ class Collect(ReducerAggregator[list[str]]):
         return curr
 
 
-class Joined(CombinerAggregator[str]):
-    """A combiner that no kernel knows; its zero is None."""
+Joined = operation(  # a combiner that no kernel knows
+    "Joined", CombinerAggregator, "string", init=lambda row: str(row[0]), zero=lambda: None,
+    combine=lambda one, other: "+".join(sorted([*one.split("+"), *other.split("+")])),
+)  # fmt: skip
 
-    def init(self, tuple: TridentTuple) -> str:
-        return str(tuple[0])
 
-    def combine(self, val1: str, val2: str) -> str:
-        return "+".join(sorted([*val1.split("+"), *val2.split("+")]))
+def count_empty(count: int, row: TridentTuple) -> int:
+    assert len(row) == 0
+    return count + 1
 
-    def zero(self) -> None:
-        return None
+
+Empty = operation("Empty", ReducerAggregator, "bigint", init=int, reduce=count_empty)
 
 
 class Ends(Aggregator[list[str]]):
@@ -101,9 +102,6 @@ def rows(*values: Any) -> list[tuple[Any, ...]]:
     return [value if isinstance(value, tuple) else (value,) for value in values]
 
 
-# ---- what fires ------------------------------------------------------------------------------------------------------
-
-
 def test_count_windows_are_storms_but_over_the_whole_stream(engine: str) -> None:
     topology = TridentTopology("t")
     spout = RowsSpout("t: string", {1: rows(*texts(0, 2)), 2: rows(*texts(3, 7)), 3: rows("t8")})
@@ -128,7 +126,7 @@ def test_a_grouped_count_window_counts_each_key_by_itself(engine: str) -> None:
     words = topology.new_stream("s", RowsSpout("w: string, n: int", given)).group_by("w")
     counts = keep(words.sliding_window(4, 2, Count(), "count", bounds="start, end"), "k1")
     sums = keep(words.sliding_window(4, 2, "n", Sum(), "sum"), "k2")
-    kept = keep(words.tumbling_window(3, "n", _Numbers(), "ns: array<bigint>"), "k3")
+    kept = keep(words.tumbling_window(3, "n", Numbers(), "ns: array<bigint>"), "k3")
     run_all(topology, engine, parallelism=2)
     assert counts.batches == {
         1: [("a", 0, 2, 2)],
@@ -139,14 +137,6 @@ def test_a_grouped_count_window_counts_each_key_by_itself(engine: str) -> None:
         ("a", 16), ("a", 28), ("a", 32), ("a", 4), ("b", 8), (None, 12)
     ]  # fmt: skip
     assert kept.rows == [("a", [1, 3, 4]), ("a", [8, 8, 8])]
-
-
-class _Numbers(ReducerAggregator[list[int]]):
-    def init(self) -> list[int]:
-        return []
-
-    def reduce(self, curr: list[int], tuple: TridentTuple) -> list[int]:
-        return [*curr, tuple[0]]
 
 
 def test_windows_by_the_time_of_the_batch(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,9 +220,7 @@ def test_a_window_that_begins_before_the_calendar_does_has_a_bound_that_can_be_r
     windows = topology.new_stream("s", RowsSpout("at: timestamp", {})).window(week, Count(), "n", bounds="a, b")
     kept = keep(windows.each("a", lambda start: start.year, "year: int").project("year", "n"))
     with TopologyTestDriver(topology) as driver:
-        for time in (first, dt.datetime(2024, 1, 1, tzinfo=dt.UTC)):
-            driver.feed("s", (time,))
-            driver.run()
+        fed(driver, [(first,)], [(dt.datetime(2024, 1, 1, tzinfo=dt.UTC),)])
     assert kept.rows == [(1, 1)]
 
 
@@ -253,7 +241,7 @@ def test_equal_keys_are_one_key_whatever_their_bits() -> None:
     stream = topology.new_stream("s", RowsSpout("key: double, at: bigint", given))
     config = TumblingDurationWindow.of(10 * MS).by_event_time("at", delay=4 * MS)
     kept = []
-    for number, aggregator in enumerate((Count(), _Tuples())):
+    for number, aggregator in enumerate((Count(), Empty())):
         keys = stream.group_by("key")
         kept.append(keep(keys.window(config, aggregator, "n: bigint", state_name=f"a{number}"), f"ka{number}"))
         kept.append(keep(keys.tumbling_window(2, aggregator, "n: bigint", state_name=f"b{number}"), f"kb{number}"))
@@ -290,34 +278,22 @@ def test_a_window_goes_on_to_further_steps_and_windows(engine: str) -> None:
 def test_an_in_process_window_sees_what_an_aggregator_without_fields_sees() -> None:
     topology = TridentTopology("t")
     stream = topology.new_stream("s", RowsSpout("w: string", {1: rows(*"abab"), 2: rows("a")}))
-    ungrouped = keep(stream.tumbling_window(2, _Tuples(), "n: int", state_name="a"), "k1")
-    grouped = keep(stream.group_by("w").tumbling_window(3, _Tuples(), "n: int", state_name="b"), "k2")
+    ungrouped = keep(stream.tumbling_window(2, Empty(), "n: int", state_name="a"), "k1")
+    grouped = keep(stream.group_by("w").tumbling_window(3, Empty(), "n: int", state_name="b"), "k2")
     run_all(topology, "in_process", parallelism=2)
     assert (ungrouped.rows, grouped.rows) == ([(2,), (2,)], [("a", 3)])
 
 
-class _Tuples(ReducerAggregator[int]):
-    def init(self) -> int:
-        return 0
-
-    def reduce(self, curr: int, tuple: TridentTuple) -> int:
-        assert len(tuple) == 0
-        return curr + 1
+def but_13(row: TridentTuple) -> int:
+    if row[0] == 13:
+        raise ValueError("13")
+    return int(row[0])
 
 
-class Fragile(CombinerAggregator[int]):
-    """Does not bear the number 13."""
-
-    def init(self, tuple: TridentTuple) -> int:
-        if tuple[0] == 13:
-            raise ValueError("13")
-        return int(tuple[0])
-
-    def combine(self, val1: int, val2: int) -> int:
-        return val1 + val2
-
-    def zero(self) -> int:
-        return 0
+Fragile = operation("Fragile", CombinerAggregator, "bigint", init=but_13, combine=operator.add, zero=int)
+FragileFold = operation(
+    "FragileFold", ReducerAggregator, "bigint", init=int, reduce=lambda sum_, row: sum_ + but_13(row)
+)
 
 
 def test_a_tuple_that_a_combiner_cannot_take_is_put_aside_by_time(tmp_path: Any) -> None:
@@ -334,28 +310,14 @@ def test_a_tuple_that_a_combiner_cannot_take_is_put_aside_by_time(tmp_path: Any)
 
 def test_what_a_reducer_does_not_bear_fails_the_batch_that_completes_the_window() -> None:
     topology = TridentTopology("t")
-    topology.new_stream("s", RowsSpout("n: int", {})).tumbling_window(2, "n", _Thirteen(), "n: int")
+    topology.new_stream("s", RowsSpout("n: int", {})).tumbling_window(2, "n", FragileFold(), "n: int")
     with TopologyTestDriver(topology, max_batch_attempts=2) as driver:
         fed(driver, [13])
         driver.feed("s", 1)
-        with pytest.raises(
-            BatchFailedError, match=r"batch 2 failed once in step 's/_Thirteen@n-window' on tuple \[n=13\]: ValueError"
-        ):
+        said = r"batch 2 failed once in step 's/FragileFold@n-window' on tuple \[n=13\]: ValueError"
+        with pytest.raises(BatchFailedError, match=said):
             driver.run()
         assert driver.txid == 1
-
-
-class _Thirteen(_Tuples):
-    def reduce(self, curr: int, tuple: TridentTuple) -> int:
-        raise ValueError("13")
-
-
-# ---- what is refused -------------------------------------------------------------------------------------------------
-
-
-def lines() -> Stream:
-    spout = FixedBatchSpout("w: string, n: int, at: timestamp", 2, [("a", 1, at(0))])
-    return TridentTopology("t").new_stream("s", spout)
 
 
 SESSIONS = SessionWindow.of(S, "at")
@@ -380,23 +342,16 @@ def _of_a_wrong_type(value: Any) -> Any:
         (lambda: TumblingDurationWindow.of(timedelta(microseconds=999)), "give whole milliseconds, at least 1"),
         (lambda: SlidingDurationWindow.of(S, timedelta(0)), r"slide datetime.timedelta\(0\) of a window"),
         (lambda: TumblingDurationWindow.of(S).by_event_time("at", delay=-S), "delay .* at least 0"),
-        (
-            lambda: SessionWindow.of(timedelta(0), "at"),
-            r"gap datetime.timedelta\(0\) of a window: give whole milliseconds",
-        ),
-        (
-            lambda: SessionWindow.of(_of_a_wrong_type("30m"), "at"),
-            "gap of a window by time is a timedelta, .* got '30m'",
-        ),
+        (lambda: SessionWindow.of(timedelta(0), "at"), r"gap datetime.timedelta\(0\) of a window: give whole millisec"),
+        (lambda: SessionWindow.of(_of_a_wrong_type("30m"), "at"),
+            "gap of a window by time is a timedelta, .* got '30m'"),
         (lambda: SessionWindow.of(S, _of_a_wrong_type(None)), "takes the name of one field, got None"),
         (lambda: SessionWindow.of(S, ""), "takes the name of one field, got ''"),
         (lambda: SessionWindow.of(S, "at", delay=-S), "delay .* at least 0"),
-        (
-            lambda: TumblingDurationWindow.of(S).by_event_time(_of_a_wrong_type(["at"])),
-            r"takes the name of one field, got \['at'\]",
-        ),
+        (lambda: TumblingDurationWindow.of(S).by_event_time(_of_a_wrong_type(["at"])),
+            r"takes the name of one field, got \['at'\]"),
     ],
-)
+)  # fmt: skip
 def test_a_wrong_window_is_refused_when_it_is_made(make: Callable[[], WindowConfig], text: str) -> None:
     with pytest.raises(TopologyError, match=text):
         make()
@@ -420,10 +375,8 @@ def test_equal_length_and_slide_are_allowed() -> None:
         (lambda s: s.window(SESSIONS, Count(), "n"), "gap 0:00:01 by event time at, delay 0:00:00 needs a key"),
         (lambda s: s.group_by("w").window(SessionWindow.of(S, "n"), Count(), "c"), "event time 'n' is int; it must be a tim"),
         (lambda s: s.group_by("w").window(SessionWindow.of(S, "x"), Count(), "c"), "no field 'x' of stream 's'; it has"),
-        (
-            lambda s: s.group_by("w").window(SESSIONS, MemoryMapState.transactional(), Count(), "c"),
-            "only an opaque state lets a replay take back",
-        ),
+        (lambda s: s.group_by("w").window(SESSIONS, MemoryMapState.transactional(), Count(), "c"),
+            "only an opaque state lets a replay take back"),
         (lambda s: s.window_with_late_rows(TumblingCountWindow.of(2), Count(), "c"), "late for a window of tumbling count"),
         (lambda s: s.window_with_late_rows(TumblingDurationWindow.of(S), Count(), "c"), "tumbling time of 0:00:01: call win"),
         (lambda s: s.window(4, Count(), "n"), "4 is not a window configuration, as TumblingCountWindow.of"),
@@ -447,8 +400,9 @@ def test_equal_length_and_slide_are_allowed() -> None:
     ],
 )  # fmt: skip
 def test_a_wrong_call_is_refused(call: Callable[[Stream], Any], text: str) -> None:
+    spout = FixedBatchSpout("w: string, n: int, at: timestamp", 2, [("a", 1, at(0))])
     with pytest.raises(TopologyError, match=text):
-        call(lines())
+        call(TridentTopology("t").new_stream("s", spout))
 
 
 class _NoKind:
@@ -462,9 +416,8 @@ class _NoKind:
 def test_a_state_that_says_its_kind_late_is_refused_at_the_start() -> None:
     topology = TridentTopology("t")
     topology.new_stream("s", RowsSpout("w: string", {})).tumbling_window(2, StateSpec(_NoKind()), Count(), "n")
-    with pytest.raises(
-        TopologyError, match=r"state 'n-window' \(MemoryMap\) is transactional, but window 's/Count@n-window' needs"
-    ):
+    said = r"state 'n-window' \(MemoryMap\) is transactional, but window 's/Count@n-window' needs"
+    with pytest.raises(TopologyError, match=said):
         start(topology, "in_process")
 
 
@@ -474,9 +427,6 @@ def test_a_spout_that_promises_nothing_is_refused() -> None:
     topology.new_stream("s", spout).tumbling_window(2, Count(), "n")
     with pytest.raises(InexactPairingError, match="feeds state 'n-window', which is opaque"):
         start(topology, "in_process")
-
-
-# ---- what is said of it ----------------------------------------------------------------------------------------------
 
 
 def by_event_time(topology: TridentTopology, length: timedelta, state: StateSpec) -> None:
@@ -493,9 +443,8 @@ def test_a_changed_window_on_an_old_log_is_refused_with_the_difference(tmp_path:
         run_all(topology, "in_process", log_dir=str(tmp_path))
     changed = TridentTopology("t")
     by_event_time(changed, 20 * S, dict_state(entries))
-    with pytest.raises(
-        TopologyChangedError, match="state 'counts': window tumbling time of 0:00:10 by event time at, "
-    ):
+    said = "state 'counts': window tumbling time of 0:00:10 by event time at, "
+    with pytest.raises(TopologyChangedError, match=said):
         start(changed, "in_process", log_dir=str(tmp_path))
 
 
@@ -510,9 +459,6 @@ def test_explain_describe_and_the_drawings_show_it() -> None:
     assert (state["kind"], state["window"], state["partitions"]) == ("opaque", config, 1)
     assert (state["key"], state["value"], state["streams"]["s"]["exact"]) == (["w: string"], ["n: bigint"], True)
     assert config in topology.to_mermaid()
-
-
-# ---- by hand ---------------------------------------------------------------------------------------------------------
 
 
 def fed(driver: TopologyTestDriver, *batches: Sequence[Any]) -> None:

@@ -1,7 +1,5 @@
 """Random batches, failures, replays and restarts: what windows give equals a program that was fed each batch once."""
 
-from __future__ import annotations
-
 import datetime as dt
 from copy import deepcopy
 from datetime import timedelta
@@ -78,25 +76,23 @@ def ordinate(value: Any) -> int:
     return round(value.timestamp() * 1000) if isinstance(value, dt.datetime) else int(value)
 
 
+def examples(few: int, many: int) -> Any:
+    """Give a test so many examples: few, and many when it soaks."""
+    return pytest.mark.parametrize("count", [few, pytest.param(many, marks=pytest.mark.soak)], ids=["few", "many"])
+
+
 @pytest.mark.sample(2)
 @pytest.mark.slow
+@examples(8, 300)
 @pytest.mark.parametrize("sums", [False, True], ids=["tuples", "combiner"])
 @pytest.mark.parametrize(("name", "grouped"), OVER)
-@given(life=batches, partitions=PARTITIONS)
-@settings(max_examples=8)
-def test_a_window_gives_what_the_model_gives(name: str, grouped: bool, sums: bool, life: Any, partitions: int) -> None:
-    lived(name, grouped, sums, life, partitions)
+def test_a_window_gives_what_the_model_gives(name: str, grouped: bool, sums: bool, count: int) -> None:
+    @given(life=batches, partitions=PARTITIONS)
+    @settings(max_examples=count)
+    def lives(life: Any, partitions: int) -> None:
+        lived(name, grouped, sums, life, partitions)
 
-
-@pytest.mark.soak
-@pytest.mark.parametrize("sums", [False, True], ids=["tuples", "combiner"])
-@pytest.mark.parametrize(("name", "grouped"), OVER)
-@given(life=batches, partitions=PARTITIONS)
-@settings(max_examples=300)
-def test_a_window_gives_what_the_model_gives_in_many_lives(
-    name: str, grouped: bool, sums: bool, life: Any, partitions: int
-) -> None:
-    lived(name, grouped, sums, life, partitions)
+    lives()
 
 
 def lived(name: str, grouped: bool, sums: bool, life: Any, partitions: int) -> None:
@@ -149,7 +145,7 @@ def lived(name: str, grouped: bool, sums: bool, life: Any, partitions: int) -> N
         everything = sum(sum(numbers) for batch in expected.values() for *_, numbers in batch)
         assert (driver.state(total).get() or 0) == everything
         counted = driver._progress.metrics()
-        assert (counted.get("w/late", 0), counted.get("w/no_event_time", 0)) == (model.late, model.nowhere)
+        assert (counted.get("w/late", 0), counted.get("w/no_event_time", 0)) == (len(model.late_rows), model.nowhere)
         for batch in found.values():
             for share in shared(batch, partitions):
                 ends = [row[2] for row in share]

@@ -30,11 +30,6 @@ class WindowModel:
     late_rows: list[Row] = field(default_factory=list)
     nowhere: int = 0
 
-    @property
-    def late(self) -> int:
-        """How many rows were late."""
-        return len(self.late_rows)
-
     def take(self, rows: Sequence[Row], now: int) -> list[Fired]:
         if self.config.counts and self.grouped:
             return self._per_key(rows)
@@ -44,9 +39,8 @@ class WindowModel:
         after = self.frontier
         if after is None:
             return []
-        ends = {
-            end for _, at, _ in self.kept for end in self._ends(at) if end <= after and (before is None or end > before)
-        }
+        given = (end for _, at, _ in self.kept for end in self._ends(at))
+        ends = {end for end in given if end <= after and (before is None or end > before)}
         if before is not None and self._lateness:
             ends |= {end for _, at, _ in new for end in self._ends(at) if end <= before < end + self._lateness}
         return [fired for end in sorted(ends) for fired in self._window(end)]
@@ -120,11 +114,6 @@ class SessionModel:
     watermark: int | None = None
     late_rows: list[Row] = field(default_factory=list)
     nowhere: int = 0
-
-    @property
-    def late(self) -> int:
-        """How many rows were late."""
-        return len(self.late_rows)
 
     def take(self, rows: Sequence[Row], now: int) -> list[Fired]:
         before = self.watermark

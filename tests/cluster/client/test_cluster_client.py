@@ -1,7 +1,5 @@
 """A client and a Nimbus: a submission is one topology, whatever is lost on the way, and errors say what is wrong."""
 
-from __future__ import annotations
-
 import io
 import json
 import socket
@@ -187,9 +185,8 @@ def test_without_a_leader_topologies_are_seen_and_not_changed(address: str, tmp_
             client.cluster.report_error(storm_id, "count", ErrorInfo(1.0, "first", "host", 6700))
     with ClusterClient(address, TOKEN, patience_s=0.2) as client:
         assert client.show("mine").why_waiting == "no Nimbus leads the cluster, so it is not assigned"
-        assert [(each["component"], each["error"]) for each in client.errors("mine")] == [
-            ("split", "second"), ("count", "first"),
-        ]  # fmt: skip
+        told = [(each["component"], each["error"]) for each in client.errors("mine")]
+        assert told == [("split", "second"), ("count", "first")]
         with pytest.raises(NoLeader, match="no Nimbus leads the cluster. Start one: `trident nimbus`"):
             client.kill("mine")
 

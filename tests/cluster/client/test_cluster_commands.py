@@ -1,7 +1,5 @@
 """The commands for clusters as users type them, against a Nimbus and a supervisor that are processes of their own."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal
@@ -179,13 +177,9 @@ def test_an_upgrade_that_was_taken_back_is_no_success(cluster: MachineCluster) -
     ],
 )
 def test_a_wrong_use_is_told(
-    cluster: MachineCluster,
-    words: tuple[str, ...],
-    code: int,
-    said: str,
-    tmp_path: Path,
+    cluster: MachineCluster, words: tuple[str, ...], code: int, said: str, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
     assert said in " ".join(invoke(cluster, *words, code=code).stderr.split())
 

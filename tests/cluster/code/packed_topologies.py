@@ -1,7 +1,5 @@
 """Sources of topologies that tests pack, a folder with them, and packages made by hand, good and hostile ones."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import textwrap
@@ -67,9 +65,8 @@ def archive_by_hand(entries: Mapping[str, bytes], mode: int = 0, compression: in
     digests = {name: hashlib.sha256(data).hexdigest() for name, data in entries.items()}
     target = io.BytesIO()
     with zipfile.ZipFile(target, "w", compression) as archive:
-        archive.writestr(
-            zipfile.ZipInfo(MANIFEST), PackageManifest("a.py:topology", "trident", "a", files=digests).to_bytes()
-        )
+        manifest = PackageManifest("a.py:topology", "trident", "a", files=digests)
+        archive.writestr(zipfile.ZipInfo(MANIFEST), manifest.to_bytes())
         for name, data in entries.items():
             entry = zipfile.ZipInfo(name)
             entry.external_attr, entry.compress_type = mode << 16, compression

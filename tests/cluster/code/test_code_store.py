@@ -1,7 +1,5 @@
 """Packages are kept whole or not at all, checked when they are read, and unpacked once; requirements are installed by pip."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import os
@@ -285,18 +283,16 @@ def test_requirements_are_installed_once_and_importable(tmp_path: Path, monkeypa
     code = cache.prepare(sha256)
     script = "import words_of_a_wheel; print(words_of_a_wheel.WORDS)"
     found = {"PYTHONPATH": ":".join(code.python_path)}
-    assert (
-        subprocess.check_output([sys.executable, "-c", script], env=found, text=True, timeout=60) == "['the', 'cow']\n"
-    )
+    told = subprocess.check_output([sys.executable, "-c", script], env=found, text=True, timeout=60)
+    assert told == "['the', 'cow']\n"
     (tmp_path / "words_of_a_wheel-1.2-py3-none-any.whl").unlink()
     assert cache.prepare(sha256) == code  # pip is not asked again
     assert stat.S_IMODE(Path(code.python_path[1]).stat().st_mode) == 0o755  # as the code has it
     for python in (tmp_path / "cache").glob("requirements/pip-*/bin/python"):  # one that was removed, or replaced
         python.unlink()
     sha256, data = package_of({"a.py": b"1"}, requirements="words_of_a_wheel==2.0\n")
-    with pytest.raises(
-        RequirementsFailed, match=r"cannot be installed \(words_of_a_wheel==2.0\); pip said:\n(.*\n)*.*No matching"
-    ):
+    said = r"cannot be installed \(words_of_a_wheel==2.0\); pip said:\n(.*\n)*.*No matching"
+    with pytest.raises(RequirementsFailed, match=said):
         CodeCache(tmp_path / "cache", lambda _: data).prepare(sha256)
     left = [path.name for path in (tmp_path / "cache" / "requirements").iterdir() if path.name.startswith("unfinished")]
     assert left == []

@@ -1,7 +1,5 @@
 """What is packed, that the same code is the same package, and what is told before anything is sent."""
 
-from __future__ import annotations
-
 import io
 import os
 import subprocess
@@ -43,14 +41,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return made
 
 
-def names(data: bytes) -> list[str]:
-    return zipfile.ZipFile(io.BytesIO(data)).namelist()
-
-
 def test_a_package_has_the_modules_that_are_imported_and_packages_whole(folder: Path) -> None:
     made = make_package("counts.py:topology")
     files = ["counts.py", "inner/__init__.py", "inner/data/words.txt", "inner/deep.py", "late.py"]
-    assert names(made.data) == [MANIFEST, *files]
+    assert zipfile.ZipFile(io.BytesIO(made.data)).namelist() == [MANIFEST, *files]
     manifest = made.manifest
     assert (manifest.kind, manifest.name, manifest.target) == ("trident", "word-counts", "counts.py:topology")
     declared = [[*manifest.meaning[what]] for what in ("streams", "states")]
@@ -87,9 +81,8 @@ def test_spouts_and_bolts_are_described_by_their_executors_and_tasks(tmp_path: P
 
 
 def test_what_no_import_names_is_packed_when_it_is_asked_for(folder: Path) -> None:
-    assert {"other.py", "secret.txt"} <= set(
-        make_package("counts.py:topology", ["other.py", "secret.txt"]).manifest.files
-    )
+    made = make_package("counts.py:topology", ["other.py", "secret.txt"])
+    assert {"other.py", "secret.txt"} <= {*made.manifest.files}
     with pytest.raises(BadPackage, match="--include nothing: there is no such file or folder in"):
         make_package("counts.py:topology", ["nothing"])
     with pytest.raises(BadPackage, match="--include ../x: it is outside of"):

@@ -1,7 +1,5 @@
 """Faults at random over a cluster that works, and two ledgers whose totals must be right after them."""
 
-from __future__ import annotations
-
 import contextlib
 import random
 import time
@@ -22,38 +20,22 @@ Fault = Callable[[], str]
 
 
 class Campaign:
-    """Does faults over two topologies. At most one machine, one Nimbus and one member of ZooKeeper is broken at a time.
+    """Does faults over topologies, whose ids `storms` has by their names; `say` prints a line of the table.
 
-    Parameters
-    ----------
-    storms
-        The ids of the topologies, by their names.
-    say
-        Prints a line of the table.
+    At most one machine, one Nimbus and one member of ZooKeeper is broken at a time.
     """
 
     def __init__(
-        self,
-        cluster: MachineCluster,
-        seed: int,
-        storms: dict[str, str],
-        say: Callable[[str], None],
+        self, cluster: MachineCluster, seed: int, storms: dict[str, str], say: Callable[[str], None],
         ensemble: ZooKeeperEnsemble | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.cluster, self.storms, self._say, self._ensemble = cluster, storms, say, ensemble
         self._draw = random.Random(seed)
         self._repairs: dict[str, tuple[str, Callable[[], None]]] = {}
         self._faults: list[Fault] = [
-            self.driver_killed,
-            self.driver_killed,
-            self.driver_frozen,
-            self.supervisor_killed,
-            self.machine_lost,
-            self.machine_frozen,
-            self.leader_killed,
-            self.all_nimbuses_and_a_driver_killed,
-            self.rebalanced,
-        ]
+            self.driver_killed, self.driver_killed, self.driver_frozen, self.supervisor_killed, self.machine_lost,
+            self.machine_frozen, self.leader_killed, self.all_nimbuses_and_a_driver_killed, self.rebalanced,
+        ]  # fmt: skip
         if ensemble is not None:
             self._faults += [self.member_killed, self.leading_member_killed, self.majority_away]
 

@@ -1,7 +1,5 @@
 """Clusters of processes: one that a whole module shares, and those that a test makes for itself."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

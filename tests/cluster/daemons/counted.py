@@ -12,7 +12,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 
 from tests.harness.cluster_machines import MachineCluster
-from tests.harness.commands import until
+from tests.harness.commands import lives, until
 from trident.cluster_state.cluster_address import folder_of
 from trident.errors import ClusterError, LogError
 from trident.log.lock import list_log
@@ -50,7 +50,7 @@ def goes_on(cluster: MachineCluster, batches: int = 3, name: str = "counting") -
 
 
 def is_gone(process: psutil.Process) -> bool:
-    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    return not lives(process)
 
 
 def stop_and_check(cluster: MachineCluster, storm_id: str, name: str = "counting") -> None:

@@ -1,7 +1,5 @@
 """Random faults in a row over two ledgers: exact at the end, and no driver has committed after its successor had claimed."""
 
-from __future__ import annotations
-
 import os
 from contextlib import ExitStack
 from pathlib import Path
@@ -23,10 +21,8 @@ def say(line: str) -> None:
     print(line, flush=True)  # noqa: T201  the table of the campaign
 
 
-def ledgers_survive(
-    cluster: MachineCluster, redis_url: str, campaign: tuple[int, int], *ensemble: ZooKeeperEnsemble
-) -> None:
-    faults, seed = campaign
+def ledgers_survive(cluster: MachineCluster, redis_url: str, of: tuple[int, int], *ensemble: ZooKeeperEnsemble) -> None:
+    faults, seed = of
     write_ledgers(cluster)
     storms = {name: submit_ledger(cluster, name) for name in LEDGERS}
     with ExitStack() as open_things:
@@ -42,9 +38,7 @@ def ledgers_survive(
         for name, watch in watches.items():
             batches = check_ledger(cluster, name, redis_url)
             drivers = watch.check()
-            say(
-                f"{name}: {batches} batches, totals exact; {len(drivers)} drivers committed, {watch.looks} looks at its log"
-            )
+            say(f"{name}: {batches} batches, totals exact; {len(drivers)} drivers, {watch.looks} looks at its log")
             say("\n".join(f"  {line}" for line in drivers))
 
 

@@ -1,7 +1,5 @@
 """A cluster of processes: what each does when another one is killed, and topologies that are changed while they run."""
 
-from __future__ import annotations
-
 import io
 import signal
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a cluster of three machines does when members of its ZooKeeper die, or a machine cannot reach it."""
 
-from __future__ import annotations
-
 import socket
 import threading
 import time

@@ -3,8 +3,6 @@
 On a ZooKeeper of three members, with the log there too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -115,9 +113,7 @@ def test_a_leader_killed_between_assignment_and_start_has_assigned_once(trio: Ma
     until(lambda: trio.state.assignment_info(other) is not None, "the assignment is written")
     leader.kill()
     before = trio.state.assignment_info(other)
-    assert (
-        trio.beat(other) is None
-    )  # its package is not even fetched, which the supervisor now does from the other Nimbus
+    assert trio.beat(other) is None  # its package is fetched now, from the other Nimbus
     until(lambda: committed(trio, "other") > 1, "it runs")
     goes_on(trio, name="other")
     after = trio.state.assignment_info(other)

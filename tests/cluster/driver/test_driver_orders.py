@@ -4,8 +4,6 @@ A batch that new code has committed keeps it from being rolled back, also if its
 of its end whether another one would end in the same way.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -106,9 +104,7 @@ def test_without_a_log_the_first_batch_is_the_proof(cluster: StormClusterState, 
     assert started(cluster, tmp_path / "log").previous_code_hash == ""
 
 
-def test_what_fails_while_the_clusters_state_is_away_is_reported_later(
-    cluster: StormClusterState, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_is_told_when_the_state_is_back(cluster: StormClusterState, monkeypatch: pytest.MonkeyPatch) -> None:
     where = {Assignment.DRIVER: NodePort("a", 1)}, {Assignment.DRIVER: 0.0}
     cluster.replace_assignment(_ID, None, Assignment("", {}, *where, "new", 2))
     orders, report, tries = Orders(cluster, _ORDER), cluster.report_error, [ClusterUnreachable("no answer")]

@@ -1,7 +1,5 @@
 """The folder of a supervisor, and logs in parts; the processes of drivers: their end is noticed, and ends what they started."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -224,9 +222,8 @@ def test_a_file_that_is_no_order_is_of_no_driver(tmp_path: Path, text: str) -> N
 
 @pytest.mark.slow
 def test_a_driver_that_cannot_read_its_order_ends_and_says_why(tmp_path: Path) -> None:
-    made = start_driver(
-        replace(order(tmp_path), cluster="nonsense://x"), tmp_path / "6700.json", tmp_path / "out", dict(os.environ)
-    )
+    wrong = replace(order(tmp_path), cluster="nonsense://x")
+    made = start_driver(wrong, tmp_path / "6700.json", tmp_path / "out", dict(os.environ))
     until(made.has_ended, "it ends")
     assert made.how == "it ended with exit code 1"
     end = DriverEnd.read(tmp_path / "end")

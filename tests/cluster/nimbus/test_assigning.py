@@ -1,7 +1,5 @@
 """The Nimbus: which machine gets which topology, and what it does with submissions."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -64,13 +62,10 @@ def death(
 
 
 def picture(
-    bases: Mapping[str, StormBase],
-    assignments: Mapping[str, Assignment] | None = None,
-    supervisors: Mapping[str, SupervisorInfo] | None = None,
-    health: Mapping[str, Health] | None = None,
-    deaths: Mapping[str, Sequence[DriverDeath]] | None = None,
-    silent: Sequence[str] = (),
-) -> Picture:
+    bases: Mapping[str, StormBase], assignments: Mapping[str, Assignment] | None = None,
+    supervisors: Mapping[str, SupervisorInfo] | None = None, health: Mapping[str, Health] | None = None,
+    deaths: Mapping[str, Sequence[DriverDeath]] | None = None, silent: Sequence[str] = (),
+) -> Picture:  # fmt: skip
     assigned = assignments or {}
     return Picture(
         NOW,
@@ -136,10 +131,8 @@ def killed(ago: float) -> dict[str, StormBase]:
         (picture(RUNS, {"x": IDLE_B}, {"a": replace(supervisor(), time_secs=NOW + 18_000), "b": supervisor()},
                  deaths={"x": [death("a", ago=2_000 - 18_000, start=NOW - 3_000)] * 6}), {}),
         # The clock of the machine that it died on is an hour behind.
-        (
-            picture(RUNS, {"x": IDLE_A}, deaths={"x": [death("a", ago=3600, fatal=True)]}),
-            {"x": MarkFailed("x", "it broke")},
-        ),
+        (picture(RUNS, {"x": IDLE_A}, deaths={"x": [death("a", ago=3600, fatal=True)]}),
+            {"x": MarkFailed("x", "it broke")}),
         (picture({"x": base(status=WantedStatus("active", NOW - 5))}, {"x": IDLE_A}, deaths=FATAL), {}),
         (picture({"x": base(generation=2)}, {"x": assignment(("a", 1), generation=2)}, deaths=FATAL), {}),
         # Code that cannot run is put to rest at once, or rolled back.
@@ -213,26 +206,20 @@ def is_told(*beats: tuple[float, int], start: float = _START) -> list[tuple[floa
 
 LOOKS: dict[str, tuple[list[Any], list[str]]] = {
     "it is alive while its heartbeat changes, whatever its clock says": (
-        is_told(*((5_000_000.0 - number, 4) for number in range(10))), ["alive"] * 10,
-    ),
-    "a heartbeat that stays the same is stale after the timeout": (
-        is_told((1.0, 5), (1.0, 1), (2.0, 1)), ["alive", "stale", "alive"],
-    ),
+        is_told(*((5_000_000.0 - number, 4) for number in range(10))), ["alive"] * 10),
+    "a heartbeat that stays the same is stale after the timeout": (is_told((1.0, 5), (1.0, 1), (2.0, 1)),
+        ["alive", "stale", "alive"]),
     "it may take longer to its first heartbeat": ([(None, 20, _START), (None, 1, _START)], ["starting", "stale"]),
-    "heartbeats of the driver before do not count": (
-        is_told((1.0, 20), (2.0, 1), start=_START - 1), ["starting", "stale"],
-    ),
+    "heartbeats of the driver before do not count": (is_told((1.0, 20), (2.0, 1), start=_START - 1),
+        ["starting", "stale"]),
     "a new assignment begins again": ([*is_told((1.0, 6)), "assigned", *is_told((1.0, 1))], ["stale", "starting"]),
-    "time in which this process was paused does not count": (
-        [*is_told((1.0, 3)), 1000.0, *is_told((1.0, 1), (1.0, 3))], ["alive", "alive", "stale"],
-    ),
+    "time in which this process was paused does not count": ([*is_told((1.0, 3)), 1000.0, *is_told((1.0, 1), (1.0, 3))],
+        ["alive", "alive", "stale"]),
     "after it was forgotten it has the whole timeout again": (
-        [*is_told((1.0, 5)), "forgotten", *is_told((1.0, 5), (1.0, 1))], ["alive", "alive", "stale"],
-    ),
+        [*is_told((1.0, 5)), "forgotten", *is_told((1.0, 5), (1.0, 1))], ["alive", "alive", "stale"]),
     "it is stale although rounds are as far apart as they may be": (
         [*is_told((1.0, 1)), _MAX_PAUSE_S, *is_told((1.0, 1)), _MAX_PAUSE_S, *is_told((1.0, 1))],
-        ["alive", "stale", "stale"],
-    ),
+        ["alive", "stale", "stale"]),
 }  # fmt: skip
 
 
@@ -322,22 +309,14 @@ def test_what_was_not_changed_is_put_to_rest_or_rolled_back(nimbus: Nimbus) -> N
     assert (base.status.kind, base.status.reason) == ("failed", "it cannot run")
 
 
-# ---- what clients ask for --------------------------------------------------------------------------------------------
-
-
 BOLTS: dict[str, Any] = {
     "kind": "bolts",
     "name": "words",
     "components": {"spout": ComponentFacts("spout", 1, 1), "count": ComponentFacts("bolt", 2, 4)},
 }
 COUNT = {
-    "kind": "opaque",
-    "key": ["word: string"],
-    "value": ["count: bigint"],
-    "by": "Count",
-    "of": [],
-    "streams": ["a"],
-}
+    "kind": "opaque", "key": ["word: string"], "value": ["count: bigint"], "by": "Count", "of": [], "streams": ["a"],
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -613,9 +592,8 @@ def test_an_upgrade_that_does_not_fit_the_log_changes_nothing(submissions: Submi
     submissions.submit(packed(submissions), "mine")
     _, before = submissions.cluster.find_storm("mine")
     wrong = packed(submissions, "2", meaning={"states": {"count": {**COUNT, "by": "Sum"}}, "streams": {}})
-    with pytest.raises(
-        UpgradeRefused, match=r"state 'count': by Count\(.* -> Sum\(.*\n +To do: count again .*\nNothing was changed"
-    ):
+    said = r"state 'count': by Count\(.* -> Sum\(.*\n +To do: count again .*\nNothing was changed"
+    with pytest.raises(UpgradeRefused, match=said):
         submissions.upgrade("mine", wrong)
     assert submissions.cluster.find_storm("mine")[1] == before
     right = packed(submissions, "3", meaning={"states": {"count": {**COUNT, "streams": ["a", "b"]}}, "streams": {}})

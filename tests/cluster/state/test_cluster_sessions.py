@@ -1,7 +1,5 @@
 """Sessions of real processes, on a file and on real servers: killed, stopped, woken, and many at once."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 import time
@@ -41,9 +39,7 @@ def test_ephemeral_nodes_of_a_killed_process_vanish_within_its_timeout(opening: 
     assert looks.state.create_ephemeral_node("/all/a", b"new")
 
 
-@pytest.mark.parametrize(
-    "address", [pytest.param(each, marks=pytest.mark.server) for each in ON_SERVERS], indirect=True
-)
+@pytest.mark.parametrize("address", [pytest.param(on, marks=pytest.mark.server) for on in ON_SERVERS], indirect=True)
 def test_a_process_stopped_beyond_its_timeout_finds_its_session_expired(opening: Opening, processes: Processes) -> None:
     looks, owner = opening(_TIMEOUT_S), processes(_TIMEOUT_S)
     owner.ask("state.set_ephemeral_node('/leader', b'old')")
@@ -115,9 +111,8 @@ def test_events_of_concurrent_writers_are_told_once(opening: Opening, processes:
     for number in range(200):
         looks.state.get_data(f"/all/{number}", watch=True)
     for first, writer in enumerate(writers):
-        writer.begin(
-            f"[state.set_data(f'/all/{{n}}', b'') or state.set_data('/all/0', b'') for n in range({first}, 200, 2)]"
-        )
+        each = "state.set_data(f'/all/{n}', b'') or state.set_data('/all/0', b'')"
+        writer.begin(f"[{each} for n in range({first}, 200, 2)]")
     for writer in writers:
         writer.result()
     looks.until(lambda told: len(told) >= 200)

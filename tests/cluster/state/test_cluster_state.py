@@ -1,7 +1,5 @@
 """The state of a cluster: paths, versions and watches, and its addresses."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import os
@@ -29,9 +27,6 @@ from trident.log.file_log import FileLog
 from trident.nodes.interface import StoredNode
 
 BINARY = bytes(range(256))
-
-
-# ---- nodes ---------------------------------------------------------------------------------------------------------------
 
 
 def test_data_is_read_as_it_was_set(opened: Opened) -> None:
@@ -109,9 +104,6 @@ def test_names_are_of_any_language(opened: Opened) -> None:
         assert state.get_children("/all") == ["other"]
 
 
-# ---- watches -------------------------------------------------------------------------------------------------------------
-
-
 def test_a_data_watch_tells_once(opening: Opening) -> None:
     one, other = opening(), opening()
     one.state.set_data("/a", b"1")
@@ -131,9 +123,6 @@ def test_reading_without_a_watch_tells_nothing(opened: Opened) -> None:
     opened.state.get_data_below("/")
     opened.state.set_data("/a", b"")
     assert opened.settled() == []
-
-
-# ---- sessions ------------------------------------------------------------------------------------------------------------
 
 
 def test_an_ephemeral_node_vanishes_when_its_session_is_closed(opening: Opening) -> None:
@@ -245,9 +234,6 @@ def test_what_is_persistent_outlasts_all_sessions(opening: Opening) -> None:
     assert other.state.create_sequential("/e", b"3") > sequential
 
 
-# ---- random sequences of operations ----------------------------------------------------------------------------------
-
-
 _roots = itertools.count(1)
 
 
@@ -261,12 +247,8 @@ class Model:
         self.may_tell: dict[int, set[str]] = {0: set(), 1: set()}
 
     def must_tell(self, session: int) -> set[str]:
-        data = {
-            path for (by, path), seen in self.data_watches.items() if by == session and self.nodes.get(path) != seen
-        }
-        return data | {
-            path for (by, path), seen in self.child_watches.items() if by == session and self.below(path) != seen
-        }
+        data = {at for (by, at), seen in self.data_watches.items() if by == session and self.nodes.get(at) != seen}
+        return data | {at for (by, at), seen in self.child_watches.items() if by == session and self.below(at) != seen}
 
     def below(self, path: str) -> list[str]:
         prefix = path if path == "/" else f"{path}/"
@@ -403,6 +385,7 @@ def sessions(address: str) -> Iterator[tuple[Opened, Opened]]:
 
 @pytest.mark.sample(1)
 @pytest.mark.slow
+@pytest.mark.timeout(360)  # on S3 it takes two minutes and more
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(operations=_OPERATIONS)
 def test_two_sessions_do_what_a_dictionary_does(sessions: tuple[Opened, Opened], operations: list[Operation]) -> None:
@@ -417,9 +400,8 @@ def test_two_sessions_do_what_a_dictionary_does(sessions: tuple[Opened, Opened],
             assert (sessions[0].state.get_node(root + path) or ())[:2] == (data, version)
         at = root + path.rstrip("/")
         assert sessions[1].state.get_children(at) == model.below(path)
-        assert sessions[0].state.get_data_below(at) == {
-            name: model.nodes[f"{path.rstrip('/')}/{name}"][0] for name in model.below(path)
-        }
+        below = {name: model.nodes[f"{path.rstrip('/')}/{name}"][0] for name in model.below(path)}
+        assert sessions[0].state.get_data_below(at) == below
     for session, each in enumerate(sessions):
         told = {event.path.removeprefix(root) or "/" for event in each.settled(f"{root}-settled")}
         assert model.must_tell(session) <= told <= model.may_tell[session]
@@ -451,9 +433,6 @@ def test_many_nodes(opening: Opening, address: str, count: int) -> None:
     assert ("changed", "/all") in other.settled()
     steps = zip(("create", "list", "read", "delete"), times, times[1:], strict=False)
     print(address.partition(":")[0], count, *(f"{name} {end - begin:.2f} s" for name, begin, end in steps))  # noqa: T201  with pytest -s
-
-
-# ---- from an address to the state of a cluster -----------------------------------------------------------------------
 
 
 def test_a_path_is_a_folder_from_here_or_home_or_of_no_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -500,9 +479,8 @@ def test_the_default_is_the_environments_or_a_folder(monkeypatch: pytest.MonkeyP
     ],
 )
 def test_what_is_no_address_is_an_error_that_says_what_is_expected(address: str, why: str) -> None:
-    with pytest.raises(
-        ClusterError, match=f"{why}.*; expected is a folder, or zookeeper://host:2181,host:2181/storm"
-    ) as caught:
+    said = f"{why}.*; expected is a folder, or zookeeper://host:2181,host:2181/storm"
+    with pytest.raises(ClusterError, match=said) as caught:
         open_cluster_state(address)
     assert "secret" not in str(caught.value)
 
@@ -520,9 +498,8 @@ def test_a_timeout_is_more_than_nothing(tmp_path: Path) -> None:
 
 def test_without_kazoo_the_error_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "kazoo.client", None)
-    with pytest.raises(
-        EnvironmentProblem, match=r"needs the package kazoo .* pip install 'trident-spark\[zookeeper\]'"
-    ):
+    said = r"needs the package kazoo .* pip install 'trident-spark\[zookeeper\]'"
+    with pytest.raises(EnvironmentProblem, match=said):
         open_cluster_state("zookeeper://localhost")
 
 
@@ -551,9 +528,6 @@ def test_a_client_with_a_token_that_none_can_be_opens_nothing(tmp_path: Path) ->
     with pytest.raises(ConfigError, match="a token must be one line"):
         ClusterClient(str(tmp_path), "hu\nsh")
     assert not list(tmp_path.glob("*-session-*"))
-
-
-# ---- a folder whose cluster is gone ----------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -1,8 +1,5 @@
 """What a cluster's state does in a bucket: lost answers, many writers, heartbeats, a store that hangs, other contents."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any
@@ -15,7 +12,6 @@ from tests.harness.cluster_states import LOST_ANSWERS, Opening, address_on, chec
 from tests.harness.proxy import Proxy
 from tests.harness.servers import Server
 from trident.cluster_state.cluster_address import open_cluster_state
-from trident.cluster_state.storm_cluster_state import ClusterState
 from trident.errors import ClusterError
 from trident.nodes.object_store import ObjectStore
 
@@ -33,12 +29,11 @@ def objects(address: str) -> Any:
 
 
 @pytest.mark.sample(6)
-@pytest.mark.parametrize(("before", "act", "returned", "node"), LOST_ANSWERS)
+@pytest.mark.parametrize("case", LOST_ANSWERS)
 def test_a_change_is_made_once_though_the_answer_of_the_store_is_lost(
-    address: str, s3_server: Server, monkeypatch: pytest.MonkeyPatch,
-    before: Callable[[ClusterState, ClusterState], object], act: Callable[[ClusterState], object], returned: object,
-    node: tuple[object, ...],
-) -> None:  # fmt: skip
+    address: str, s3_server: Server, monkeypatch: pytest.MonkeyPatch, case: Any
+) -> None:
+    before, act, returned, node = case
     with closing(Proxy(s3_server.port)) as proxy:
         with monkeypatch.context() as patched:
             patched.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{proxy.port}")

@@ -1,7 +1,5 @@
 """The file of an embedded cluster: held by others, damaged, full, of another program, forked."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os
@@ -42,9 +40,6 @@ def held(folder: Path) -> Iterator[None]:
         db.execute("ROLLBACK")
 
 
-# ---- held by others ------------------------------------------------------------------------------------------------------
-
-
 def test_a_change_waits_while_another_process_holds_the_file(folder: Path) -> None:
     with opened(folder) as one:
         with held(folder):
@@ -63,18 +58,14 @@ def test_a_file_that_is_held_beyond_the_timeout_is_an_error_and_no_session_is_lo
         other.state.set_ephemeral_node("/other", b"1")
         assert looks.state.get_children("/", watch=True) == ["one", "other"]
         with held(folder):
-            with pytest.raises(
-                ClusterUnreachable, match=r"cluster.db was held by another process for 1 s; is one stopped"
-            ):
+            said = r"cluster.db was held by another process for 1 s; is one stopped"
+            with pytest.raises(ClusterUnreachable, match=said):
                 one.state.set_data("/a", b"1")
             with pytest.raises(ClusterUnreachable, match="was held by another process"):
                 open_cluster_state(folder, 0.1)
         assert one.take() == other.take() == looks.take() == []
         one.state.set_data("/a", b"1")
         looks.told(("changed", "/"))
-
-
-# ---- sessions ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -117,9 +108,6 @@ def test_what_owns_something_and_has_no_file_is_over(folder: Path) -> None:
         assert looks.state.get_data("/a") is None
 
 
-# ---- what can be wrong with a file ---------------------------------------------------------------------------------------
-
-
 def of_another_program(file: Path) -> None:
     with closing(sqlite3.connect(file)) as db:
         db.execute("CREATE TABLE theirs (a)")
@@ -145,9 +133,7 @@ def of_version(version: int) -> Callable[[Path], None]:
         (Path.mkdir, "the state of the cluster, cannot be written"),
     ],
 )
-def test_a_file_of_other_software_is_an_error_and_left_as_it_is(
-    folder: Path, spoil: Callable[[Path], None], said: str
-) -> None:
+def test_a_file_of_other_software_is_left_as_it_is(folder: Path, spoil: Callable[[Path], None], said: str) -> None:
     folder.mkdir()
     file = folder / "cluster.db"
     spoil(file)
@@ -174,9 +160,8 @@ def test_a_full_disk_is_an_error_and_what_was_there_is_kept(folder: Path) -> Non
         state = one.state
         assert isinstance(state._nodes, SqliteNodes)
         state._nodes._writer._db.execute("PRAGMA max_page_count = 20")
-        with pytest.raises(
-            ClusterError, match="the disk of .*cluster.db, the state of the cluster, is full; nothing was"
-        ):
+        said = "the disk of .*cluster.db, the state of the cluster, is full; nothing was"
+        with pytest.raises(ClusterError, match=said):
             state.set_data("/a", b"x" * 900_000)
         assert state.get_data("/a") == b"kept"
         state._nodes._writer._db.execute("PRAGMA max_page_count = 100000")
@@ -192,9 +177,8 @@ def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
 def test_a_file_that_is_removed_while_it_is_open_is_an_error(folder: Path) -> None:
     with opened(folder, 1.0) as one:
         shutil.rmtree(folder)
-        with pytest.raises(
-            ClusterError, match="cluster.db, the state of the cluster, was removed or replaced while it was"
-        ):
+        said = "cluster.db, the state of the cluster, was removed or replaced while it was"
+        with pytest.raises(ClusterError, match=said):
             one.state.set_data("/a", b"1")
         with opened(folder) as other:  # another cluster, in the same place
             other.state.set_data("/a", b"2")
@@ -207,9 +191,6 @@ def test_a_file_that_is_removed_while_it_is_open_is_an_error(folder: Path) -> No
 def test_a_folder_that_is_made_is_for_its_user_alone(folder: Path) -> None:
     with opened(folder):
         assert folder.stat().st_mode & 0o777 == 0o700
-
-
-# ---- this process --------------------------------------------------------------------------------------------------------
 
 
 def test_a_closed_state_leaves_no_file_open(folder: Path) -> None:
@@ -225,9 +206,6 @@ def test_a_state_whose_file_is_held_can_be_closed(folder: Path, caplog: pytest.L
     with held(folder), caplog.at_level(logging.WARNING):
         state.close()
     assert "what this session owns goes when another process looks" in caplog.text
-
-
-# ---- what a session needs of the system --------------------------------------------------------------------------------
 
 
 def test_who_watched_first_is_told_though_another_one_reads_before_the_next_look(folder: Path) -> None:

@@ -1,7 +1,5 @@
 """What a cluster's state does when its server is away or not right: lost answers and connections, wrong addresses, tables."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import socket
@@ -25,7 +23,6 @@ from tests.harness.proxy import Proxy
 from tests.harness.servers import Server
 from tests.harness.zookeeper_servers import ZooKeeperEnsemble, start_zookeeper
 from trident.cluster_state.cluster_address import open_cluster_state
-from trident.cluster_state.storm_cluster_state import ClusterState
 from trident.errors import ClusterError, ClusterUnreachable
 from trident.nodes.interface import StoredNode
 from trident.nodes.polled_nodes import SqlTable
@@ -62,9 +59,6 @@ def shaky(proxy: Proxy, root: str) -> Iterator[Opened]:
         yield one
 
 
-# ---- answers that are lost with the connection -----------------------------------------------------------------------------
-
-
 def lost(proxy: Proxy, shaky: Opened, act: Callable[[], None] = lambda: None) -> None:
     """Have the answer to the next request lost; the server has carried it out when `act` runs."""
     shaky.settled()
@@ -77,16 +71,11 @@ def reconnected(proxy: Proxy, shaky: Opened) -> None:
     assert shaky.take()[:2] == [("suspended", ""), ("connected", "")]
 
 
-@pytest.mark.parametrize(("before", "act", "returned", "node"), LOST_ANSWERS)
-def test_a_change_whose_answer_was_lost_is_made_once_or_is_not_made(
-    proxy: Proxy,
-    shaky: Opened,
-    direct: Opened,
-    before: Callable[[ClusterState, ClusterState], object],
-    act: Callable[[ClusterState], object],
-    returned: object,
-    node: tuple[object, ...],
+@pytest.mark.parametrize("case", LOST_ANSWERS)
+def test_a_change_whose_answer_was_lost_is_made_once_or_not(
+    proxy: Proxy, shaky: Opened, direct: Opened, case: Any
 ) -> None:
+    before, act, returned, node = case
     before(shaky.state, direct.state)
     lost(proxy, shaky)
     assert act(shaky.state) == returned
@@ -124,9 +113,6 @@ def test_an_ephemeral_node_whose_takeover_lost_its_answer_is_ours(proxy: Proxy, 
     direct.state.get_data("/a", watch=True)
     shaky.state.close()
     direct.told(("changed", "/a"))
-
-
-# ---- connections ---------------------------------------------------------------------------------------------------------
 
 
 def test_watches_end_with_the_connection_until_the_next_reading(proxy: Proxy, shaky: Opened, direct: Opened) -> None:
@@ -199,9 +185,6 @@ def test_a_server_that_stays_away_or_hangs_is_an_error_after_the_timeout(
         assert one.state.get_data("/a") == b"2"
 
 
-# ---- an ensemble ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def ensemble(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperEnsemble]:
     with start_zookeeper(tmp_path_factory.mktemp("ensemble"), 3) as three:
@@ -240,9 +223,6 @@ def test_an_ensemble_that_loses_a_member_and_its_majority(ensemble: ZooKeeperEns
         assert other.state.get_data("/b") == b"1"
 
 
-# ---- addresses where nothing answers, or another program --------------------------------------------------------------------
-
-
 def test_where_nothing_answers_it_is_an_error_in_time_and_leaves_no_thread() -> None:
     before, hosts = set(threading.enumerate()), "127.0.0.1:1,no-such-host.invalid:2181"
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -276,14 +256,10 @@ def test_nothing_but_the_error_is_printed(tmp_path: Path) -> None:
         "try:\n    open_cluster_state('zookeeper://127.0.0.1:1,no-such-host.invalid', 0.5)\n"
         "except Exception as error:\n    print(error)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, env=environment(), check=True
-    )
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment(), check=True)
     assert done.stderr == ""
     assert done.stdout.startswith("no ZooKeeper answers at 127.0.0.1:1,no-such-host.invalid:2181 (tried for 0.5 s)")
-
-
-# ---- other clients; this process -------------------------------------------------------------------------------------------
 
 
 def test_nodes_are_where_any_client_finds_them(zookeeper_server: ZooKeeperEnsemble, root: str) -> None:
@@ -326,9 +302,7 @@ def test_nodes_are_for_the_user_of_the_cluster_alone(
                 lambda: stranger.state.delete_node("/all/a"),
                 lambda: stranger.state.mkdirs("/all/c/d"),
             ]
-            expected = (
-                "refuses access to the state of the cluster at .*: give TRIDENT_ZOOKEEPER_AUTH=digest:USER:PASSWORD"
-            )
+            expected = "refuses access to the state of the cluster .*: give TRIDENT_ZOOKEEPER_AUTH=digest:USER:PASSWORD"
             for call in calls:
                 with pytest.raises(ClusterError, match=expected):
                     call()
@@ -352,9 +326,6 @@ def test_a_state_whose_server_is_away_can_be_closed(zookeeper_server: ZooKeeperE
             zookeeper_server.restart()
 
 
-# ---- PostgreSQL ------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def address(request: pytest.FixtureRequest) -> str:
     return address_on("postgres", request)
@@ -368,20 +339,19 @@ def ask(address: str, query: Any) -> list[Any]:
 
 @pytest.mark.sample(6)
 @pytest.mark.parametrize("is_killed", [False, True], ids=["cut", "killed"])
-@pytest.mark.parametrize(("before", "act", "returned", "node"), LOST_ANSWERS)
+@pytest.mark.parametrize("case", LOST_ANSWERS)
 def test_a_change_is_made_once_though_the_answer_to_its_commit_is_lost(
-    address: str, postgres_server: Server, monkeypatch: pytest.MonkeyPatch, is_killed: bool,
-    before: Callable[[ClusterState, ClusterState], object], act: Callable[[ClusterState], object], returned: object,
-    node: tuple[object, ...],
-) -> None:  # fmt: skip
+    address: str, postgres_server: Server, monkeypatch: pytest.MonkeyPatch, is_killed: bool, case: Any
+) -> None:
+    before, act, returned, node = case
+
     def lose() -> None:
         if is_killed:
             postgres_server.kill()
             postgres_server.start()
 
-    proxy = Proxy(postgres_server.port)
-    through = address.replace(f":{postgres_server.port}/", f":{proxy.port}/")
-    try:
+    with closing(Proxy(postgres_server.port)) as proxy:
+        through = address.replace(f":{postgres_server.port}/", f":{proxy.port}/")
         with opened(through) as shaky, opened(address) as direct:
             before(shaky.state, direct.state)
             carry_out, lost = SqlTable.carry_out, list[Any]()
@@ -397,8 +367,6 @@ def test_a_change_is_made_once_though_the_answer_to_its_commit_is_lost(
                 assert act(shaky.state) == returned
             assert not proxy.disarm() or not lost
             assert (direct.state.get_node("/a") or ())[:2] == node
-    finally:
-        proxy.close()
 
 
 def test_a_session_goes_on_when_its_server_was_killed_and_started_again(address: str, postgres_server: Server) -> None:

@@ -1,7 +1,5 @@
 """Every operation of Storm's protocol `StormClusterState`, by its name, on a file and on a real ZooKeeper."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Callable
@@ -71,70 +69,38 @@ def raw(opening: Opening) -> Opened:
     return opening()
 
 
-# ---- what is watched -----------------------------------------------------------------------------------------------------
-
 Act = Callable[[StormClusterState], object]
-AGAIN, OTHER = replace(ASSIGNMENT, generation=4), replace(BASE, storm_name="other")
+AGAIN, NEWER = replace(ASSIGNMENT, generation=4), replace(BASE, generation=4)
 
 
-@pytest.mark.parametrize(
-    ("read", "steps"),
-    [
-        pytest.param(
-            lambda cluster: cluster.assignments(watch=True),
-            [
-                (lambda other: set_assignment(other, "b", ASSIGNMENT), ["b"]),
-                (lambda other: other.remove_storm("b"), []),
-            ],
-            id="assignments",
-        ),
-        pytest.param(
-            lambda cluster: cluster.assignment_info("a", watch=True),
-            [
-                (lambda other: set_assignment(other, "a", ASSIGNMENT), ASSIGNMENT),
-                (lambda other: set_assignment(other, "a", AGAIN), AGAIN),
-                (lambda other: other.remove_storm("a"), None),
-            ],
-            id="an assignment",
-        ),
-        pytest.param(
-            lambda cluster: cluster.storm_base("a", watch=True),
-            [
-                (lambda other: other.activate_storm("a", BASE), BASE),
-                (
-                    lambda other: other.update_storm("a", lambda base: replace(base, generation=4)),
-                    replace(BASE, generation=4),
-                ),
-            ],
-            id="a topology",
-        ),
-        pytest.param(
-            lambda cluster: cluster.all_bases(watch=True),
-            [(lambda other: other.activate_storm("a", BASE), {"a": BASE}), (lambda other: other.remove_storm("a"), {})],
-            id="topologies",
-        ),
-        pytest.param(
-            lambda cluster: cluster.supervisors(watch=True),
-            [
-                (lambda other: other.supervisor_heartbeat("node-a", SUPERVISOR), ["node-a"]),
-                (lambda other: other.disconnect(), []),
-            ],
-            id="supervisors",
-        ),
-    ],
-)
+WATCHED: dict[str, tuple[Act, list[tuple[Act, object]]]] = {
+    "assignments": (lambda cluster: cluster.assignments(watch=True),
+        [(lambda other: set_assignment(other, "b", ASSIGNMENT), ["b"]), (lambda other: other.remove_storm("b"), [])]),
+    "an assignment": (lambda cluster: cluster.assignment_info("a", watch=True),
+        [(lambda other: set_assignment(other, "a", ASSIGNMENT), ASSIGNMENT),
+        (lambda other: set_assignment(other, "a", AGAIN), AGAIN), (lambda other: other.remove_storm("a"), None)]),
+    "a topology": (lambda cluster: cluster.storm_base("a", watch=True),
+        [(lambda other: other.activate_storm("a", BASE), BASE),
+        (lambda other: other.update_storm("a", lambda base: replace(base, generation=4)), NEWER)]),
+    "topologies": (lambda cluster: cluster.all_bases(watch=True),
+        [(lambda other: other.activate_storm("a", BASE), {"a": BASE}), (lambda other: other.remove_storm("a"), {})]),
+    "supervisors": (lambda cluster: cluster.supervisors(watch=True),
+        [(lambda other: other.supervisor_heartbeat("node-a", SUPERVISOR), ["node-a"]),
+        (lambda other: other.disconnect(), [])]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", WATCHED)
 def test_what_is_watched_is_told_once_when_another_session_changes_it(
-    cluster: StormClusterState, raw: Opened, read: Act, steps: list[tuple[Act, object]]
+    cluster: StormClusterState, raw: Opened, what: str
 ) -> None:
+    read, steps = WATCHED[what]
     told, other = Told(cluster), StormClusterState(raw.state)
     assert not read(cluster)
     for number, (act, expected) in enumerate(steps, 1):
         act(other)
         told.wait(number)
         assert read(cluster) == expected
-
-
-# ---- topologies ----------------------------------------------------------------------------------------------------------
 
 
 def test_activate_storm(cluster: StormClusterState) -> None:
@@ -184,9 +150,6 @@ def test_what_is_kept_of_a_topology_is_removed_with_it_and_what_is_said_late(clu
         cluster.report_error("a", "split", ERROR)
         cluster.report_death("a", DriverDeath(1.0, "node-a", 6700, 1, 1.0, 1.0, False, "it broke"))
         cluster.remove_late()
-
-
-# ---- supervisors and heartbeats --------------------------------------------------------------------------------------------
 
 
 def test_a_supervisor_is_there_as_long_as_its_session(cluster: StormClusterState, raw: Opened) -> None:
@@ -246,9 +209,6 @@ def test_heartbeats_at_slots_are_those_of_the_slots_without_statistics(cluster: 
         cluster.heartbeats_at(slots)
 
 
-# ---- errors --------------------------------------------------------------------------------------------------------------
-
-
 def test_report_error_keeps_the_last_ten(cluster: StormClusterState) -> None:
     for number in range(13):
         cluster.report_error("a", "split", replace(ERROR, time_secs=float(number)))
@@ -277,9 +237,6 @@ def test_what_failed_is_stored_without_secrets(cluster: StormClusterState, raw: 
     assert cluster.all_deaths()["a"][0].reason == "no answer from redis://***@host/0"
 
 
-# ---- the session, watches, names ---------------------------------------------------------------------------------------
-
-
 def test_names_come_back_as_they_were(cluster: StormClusterState) -> None:
     for name in ODD:
         cluster.activate_storm(name, replace(BASE, storm_name=name))
@@ -292,79 +249,44 @@ def test_names_come_back_as_they_were(cluster: StormClusterState) -> None:
     odd = sorted(ODD)
     assert sorted(cluster.active_storms()) == sorted(cluster.assignments()) == sorted(cluster.supervisors()) == odd
     assert sorted(cluster.all_heartbeats()) == odd
-    assert (
-        sorted(cluster.all_bases()) == sorted(cluster.all_assignments()) == sorted(cluster.all_supervisor_info()) == odd
-    )
+    for found in (cluster.all_bases(), cluster.all_assignments(), cluster.all_supervisor_info()):
+        assert sorted(found) == odd
     assert cluster.all_heartbeats() == {name: {f"{name}-6700": BEAT} for name in odd}
-    assert cluster.heartbeats_at({name: NodePort(name, 6700) for name in odd}) == dict.fromkeys(
-        odd, replace(BEAT, stats={})
-    )
+    slots = {name: NodePort(name, 6700) for name in odd}
+    assert cluster.heartbeats_at(slots) == dict.fromkeys(odd, replace(BEAT, stats={}))
     for name in ODD:
         cluster.remove_storm(name)
     assert cluster.active_storms() == cluster.assignments() == list(cluster.all_heartbeats()) == []
     assert all(cluster.all_errors(name) == {} for name in ODD)
 
 
-# ---- records -------------------------------------------------------------------------------------------------------------
-
 SHAPES: dict[str, dict[str, Any]] = {
     "/storms/a": {
-        "version": 1,
-        "storm-name": "words",
-        "launch-time-secs": 1700000000.5,
-        "status": {"type": "active", "since-secs": 1700000000.5, "wait-secs": 0.0, "reason": ""},
-        "num-workers": 2,
-        "component->executors": {"split": 4, "größe": 1},
-        "kind": "trident",
-        "target": "app:words",
-        "code-hash": "ab" * 32,
-        "conf": {"trident.batch": "5"},
-        "generation": 3,
-        "submission": "submission",
-        "previous-code-hash": "cd" * 32,
-        "previous": {},
-        "log-dir": "",
+        "version": 1, "storm-name": "words", "launch-time-secs": 1700000000.5,
+        "status": {"type": "active", "since-secs": 1700000000.5, "wait-secs": 0.0, "reason": ""}, "num-workers": 2,
+        "component->executors": {"split": 4, "größe": 1}, "kind": "trident", "target": "app:words",
+        "code-hash": "ab" * 32, "conf": {"trident.batch": "5"}, "generation": 3, "submission": "submission",
+        "previous-code-hash": "cd" * 32, "previous": {}, "log-dir": "",
     },
     "/assignments/a": {
-        "version": 1,
-        "master-code-dir": "/code",
-        "node->host": {"node-a": "host-a"},
-        "executor->node+port": {"[1-1]": ["node-a", 6700]},
-        "executor->start-time-secs": {"[1-1]": 1700000001.0},
-        "code-hash": "ab" * 32,
-        "generation": 3,
+        "version": 1, "master-code-dir": "/code", "node->host": {"node-a": "host-a"},
+        "executor->node+port": {"[1-1]": ["node-a", 6700]}, "executor->start-time-secs": {"[1-1]": 1700000001.0},
+        "code-hash": "ab" * 32, "generation": 3,
     },
     "/supervisors/node-a": {
-        "version": 1,
-        "time-secs": 1700000002.0,
-        "hostname": "host-a",
-        "assignment-id": "node-a",
-        "used-ports": [6700],
-        "meta": [6700, 6701],
-        "scheduler-meta": {"logs": "http://host-a:1"},
+        "version": 1, "time-secs": 1700000002.0, "hostname": "host-a", "assignment-id": "node-a",
+        "used-ports": [6700], "meta": [6700, 6701], "scheduler-meta": {"logs": "http://host-a:1"},
         "uptime-secs": 60.0,
     },
     "/workerbeats/a/node-a-6700": {
-        "version": 1,
-        "time-secs": 1700000003.0,
-        "uptime-secs": 2.0,
-        "storm-id": "words-1-17",
-        "hostname": "host-a",
-        "pid": 4711,
-        "generation": 3,
-        "start-time-secs": 1700000001.0,
-        "state": "active",
-        "pages": "http://host-a:2",
+        "version": 1, "time-secs": 1700000003.0, "uptime-secs": 2.0, "storm-id": "words-1-17", "hostname": "host-a",
+        "pid": 4711, "generation": 3, "start-time-secs": 1700000001.0, "state": "active", "pages": "http://host-a:2",
         "stats": {"emitted": {"600": 7}},
     },
     "/errors/a/split/e0000000000": {
-        "version": 1,
-        "time-secs": 1700000004.0,
-        "error": "Traceback: Größe 🙂 'x'",
-        "host": "host-a",
-        "port": 6700,
+        "version": 1, "time-secs": 1700000004.0, "error": "Traceback: Größe 🙂 'x'", "host": "host-a", "port": 6700,
     },
-}
+}  # fmt: skip
 
 
 def filled(cluster: StormClusterState) -> None:
