@@ -3,11 +3,9 @@
 Row `r` of batch `b` has a key that follows from `r` and `b` alone, so a replay is identical and counts are known beforehand.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
@@ -43,7 +41,7 @@ class DrawnKeys:
     def get_output_fields(self) -> Fields:
         return Fields("word: string")
 
-    def get_coordinator(self, conf: Mapping[str, Any]) -> DrawnKeys:
+    def get_coordinator(self, conf: Mapping[str, Any]) -> Self:
         """This object is both sides: it keeps nothing."""
         return self
 

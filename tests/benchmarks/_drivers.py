@@ -3,8 +3,6 @@
 What a driver and the processes that it started use, by role: memory, watched from outside; processor time.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -15,7 +13,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import psutil
 import pyspark
@@ -47,7 +45,7 @@ class _Driver:
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
         )  # fmt: skip
 
-    def __enter__(self) -> _Driver:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *raised: object) -> None:
@@ -114,7 +112,7 @@ class Memory:
         self._thread = threading.Thread(target=self._watch, name="memory", daemon=True)
         self.peaks: dict[str, float] = {}
 
-    def __enter__(self) -> Memory:
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 

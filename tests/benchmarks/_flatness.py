@@ -9,10 +9,10 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import psutil
 
@@ -141,20 +141,13 @@ def flat_run(**options: Any) -> list[dict[str, float]]:
     return apart(run, **options)
 
 
-class Scaled(Protocol):
-    """Scales a number."""
-
-    def __call__(self, number: int) -> int:
-        """Return the number to use."""
-
-
-def flat(sizes: Scaled) -> dict[str, Any]:
+def flat(sizes: Callable[[int], int]) -> dict[str, Any]:
     """10,000 batches: memory, time of a batch, log size and files flat within 5 %."""
     ways = [("in_process", "memory"), ("spark", "memory"), ("in_process", "delta")]
     return _grown({f"{engine} {store}": {"engine": engine, "store": store} for engine, store in ways}, sizes)
 
 
-def flat_resident(sizes: Scaled) -> dict[str, Any]:
+def flat_resident(sizes: Callable[[int], int]) -> dict[str, Any]:
     """10,000 batches on resident workers: memory and descriptors of driver, JVM and workers, time, flat within 5 %."""
     common: dict[str, Any] = {"engine": "spark", "workers": "resident"}
     with on_redis() as address:
@@ -165,7 +158,7 @@ def flat_resident(sizes: Scaled) -> dict[str, Any]:
         return _grown(ways, sizes)
 
 
-def _grown(ways: Mapping[str, Mapping[str, Any]], sizes: Scaled) -> dict[str, Any]:
+def _grown(ways: Mapping[str, Mapping[str, Any]], sizes: Callable[[int], int]) -> dict[str, Any]:
     found = {}
     batches = sizes(10_000)
     batches -= batches % 50

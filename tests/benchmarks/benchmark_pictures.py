@@ -4,8 +4,6 @@ Each figure is a CSV with machine, versions and command in its head, and an SVG 
 over axes by decades or from zero, a legend, and a caption.
 """
 
-from __future__ import annotations
-
 import argparse
 import csv
 import importlib.metadata
@@ -20,7 +18,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from tests.benchmarks import scaling_costs, storms_own
 from tests.benchmarks._flatness import flat_run
@@ -52,7 +50,7 @@ class _Axis:
     by_decade: bool
 
     @classmethod
-    def of(cls, values: Sequence[float], by_decade: bool) -> _Axis:
+    def of(cls, values: Sequence[float], by_decade: bool) -> Self:
         if not by_decade:
             return cls(0.0, _rounded_up(max(values) or 1.0), False)
         low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))

@@ -1,8 +1,6 @@
 """Seeded sentences of ten words, uniform over a vocabulary, in text files that are cut into equal batches; made before
 anything is measured."""
 
-from __future__ import annotations
-
 import shutil
 from collections import Counter
 from dataclasses import dataclass
@@ -37,7 +35,7 @@ class Corpus:
     @staticmethod
     def make(
         folder: Path, sentences: int, batch: int, vocabulary: int, seed: int = 7, distinct: int | None = None
-    ) -> Corpus:
+    ) -> "Corpus":
         """Write the batches into `folder`, a file each.
 
         With `distinct` all files but so many are copies, which are made faster, and small batches share a file.

@@ -5,8 +5,6 @@ with values of 100 bytes, and reads it with each in turn; as many processes read
 the ratios of one run.
 """
 
-from __future__ import annotations
-
 import itertools
 import multiprocessing
 import statistics
@@ -15,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import psutil
 from confluent_kafka import Consumer, TopicPartition
@@ -67,7 +65,7 @@ class Meter:
     def __init__(self, but: Sequence[int]) -> None:
         self._but, self.cost = but, Cost(0.0, 0.0)
 
-    def __enter__(self) -> Meter:
+    def __enter__(self) -> Self:
         self._began, self._used = time.monotonic(), self._processor()
         return self
 

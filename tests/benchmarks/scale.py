@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from tests.benchmarks._drivers import LOCAL_CLUSTER, DriverFailed, on_redis, scale_run, wordcount
@@ -132,15 +133,13 @@ def delta(sizes: Sizes) -> Figures:
 def smallest(sizes: Sizes) -> Figures:
     """smallest batch, executors: ≤ 2.5 × the driver's time."""
     options = {"state": "redis-opaque", "batch": 1, "sentences": sizes(300), "pending": 1}
-    figures = _compared(sizes, 1 / 2.5, *(_placed(place, options) for place in ("executors", "driver")))
+    figures = _compared(
+        sizes, 1 / 2.5, *(partial(wordcount, placement=place, **options) for place in ("executors", "driver"))
+    )
     return {**figures, "times_the_driver": round(1 / figures["ratio"], 2)}
 
 
 Way = Callable[[], Figures]
-
-
-def _placed(placement: str, options: Figures) -> Way:
-    return lambda: wordcount(placement=placement, **options)
 
 
 def _compared(sizes: Sizes, at_least: float, this: Way, other: Way) -> Figures:

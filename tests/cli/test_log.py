@@ -135,17 +135,11 @@ def test_an_error_of_the_log_is_of_the_framework(tmp_path: Path) -> None:
         report(tmp_path, 1)
 
 
-@pytest.mark.parametrize(
-    ("definition", "text"),
-    [
-        ({"start": 1, "end": 2}, "start=1, end=2"),
-        ([1, 2, 3, 4], "[1, 2, 3, 4]"),
-        ([1, 2, 3, 4, 5], "[1 … 5] (5)"),
-        ({"base": "a/long/path/that/ends/in/a/folder/"}, "base=…/that/ends/in/a/folder/"),
-        (["x" * 20] * 4 + [{"y": "z" * 20}], "[xxxxxxxxxxxxxxxxxxxx … y=zzzzzzzzzzzzzzzzzzzz] (5)"),
-        (None, "None"),
-    ],
-)
+@pytest.mark.parametrize(("definition", "text"), [
+    ({"start": 1, "end": 2}, "start=1, end=2"), ([1, 2, 3, 4], "[1, 2, 3, 4]"), ([1, 2, 3, 4, 5], "[1 … 5] (5)"),
+    ({"base": "a/long/path/that/ends/in/a/folder/"}, "base=…/that/ends/in/a/folder/"),
+    (["x" * 20] * 4 + [{"y": "z" * 20}], "[xxxxxxxxxxxxxxxxxxxx … y=zzzzzzzzzzzzzzzzzzzz] (5)"), (None, "None"),
+])  # fmt: skip
 def test_a_definition_is_shortened(definition: object, text: str) -> None:
     assert short(definition) == text
 

@@ -84,20 +84,17 @@ def test_a_function_of_exactly_once_names_its_topology(folder: Path) -> None:
         load_topology("broken:unknown")
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("y = 2\nx = (1,\n",
-            "broken cannot be imported: SyntaxError: '(' was never closed, in {file}, line 2: x = (1,"),
-        ("x = 1\ny = x / 0\n", "broken cannot be imported: ZeroDivisionError: division by zero (in {file}, line 2)"),
-        ("import sys\nsys.exit()\n", "broken cannot be imported: it ends the program (in "),
-        ("import nothing_of_that_name\n", "ModuleNotFoundError: No module named 'nothing_of_that_name' (in "),
-        ("topology = 3\n", "broken:topology is a int; expected a TridentTopology or a function without arguments"),
-        ("def topology():\n    return 'x'\n", "broken:topology() returned a str; expected a TridentTopology"),
-        ("def topology():\n    raise OSError('no disk')\n", "broken:topology() failed: OSError: no disk"),
-        ("def topology(a):\n    return a\n", "missing 1 required positional argument: 'a'"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "said"), [
+    ("y = 2\nx = (1,\n",
+        "broken cannot be imported: SyntaxError: '(' was never closed, in {file}, line 2: x = (1,"),
+    ("x = 1\ny = x / 0\n", "broken cannot be imported: ZeroDivisionError: division by zero (in {file}, line 2)"),
+    ("import sys\nsys.exit()\n", "broken cannot be imported: it ends the program (in "),
+    ("import nothing_of_that_name\n", "ModuleNotFoundError: No module named 'nothing_of_that_name' (in "),
+    ("topology = 3\n", "broken:topology is a int; expected a TridentTopology or a function without arguments"),
+    ("def topology():\n    return 'x'\n", "broken:topology() returned a str; expected a TridentTopology"),
+    ("def topology():\n    raise OSError('no disk')\n", "broken:topology() failed: OSError: no disk"),
+    ("def topology(a):\n    return a\n", "missing 1 required positional argument: 'a'"),
+])  # fmt: skip
 def test_a_module_without_a_topology_is_explained(folder: Path, text: str, said: str) -> None:
     (folder / "broken.py").write_text(text, encoding="utf-8")
     with pytest.raises(TopologyError) as raised:

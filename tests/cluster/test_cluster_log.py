@@ -1,7 +1,7 @@
 """One topology, one log: a submission goes on with that of `trident run`, and who reads it finds it without its path."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -54,12 +54,6 @@ def ran(folder: Path, log_dir: str | Path, name: str = "words") -> TridentTopolo
     return topology
 
 
-def submitted(cluster: StormClusterState, log_dir: str, conf: Mapping[str, str]) -> None:
-    status = WantedStatus("active", 0.0)
-    base = StormBase("words", time.time(), status, 1, {}, "trident", "m:t", "0" * 64, conf, log_dir=log_dir)
-    assert cluster.activate_storm("words-1-1", base)
-
-
 def test_a_cluster_in_this_folder_has_the_logs_of_trident_run(here: Path) -> None:
     assert log_of("trident-cluster", "words") == str(here / "trident-log" / "words")
     assert log_of(str(here / "elsewhere" / "cluster"), "words") == str(here / "elsewhere/cluster/transactional/words")
@@ -81,7 +75,10 @@ def test_a_cluster_in_zookeeper_has_its_logs_there(here: Path) -> None:
 def test_a_submitted_topology_is_read_without_its_path(here: Path, cluster: StormClusterState, named_by: str) -> None:
     place = str(here / "somewhere")
     topology = ran(here, place)
-    submitted(cluster, *((place, {}) if named_by == "record" else ("not here", {"log_dir": place})))
+    log_dir, conf = (place, {}) if named_by == "record" else ("not here", {"log_dir": place})
+    status = WantedStatus("active", 0.0)
+    base = StormBase("words", time.time(), status, 1, {}, "trident", "m:t", "0" * 64, conf, log_dir=log_dir)
+    assert cluster.activate_storm("words-1-1", base)
     with open_state(topology, "count") as counts:
         assert counts.multi_get(["the", "dish"]) == [1, None]
     with LocalDRPC(topology) as drpc:

@@ -1,7 +1,5 @@
 """A cluster for tests: Nimbuses and supervisors as processes, each "machine" with a folder and ports of its own."""
 
-from __future__ import annotations
-
 import contextlib
 import signal
 import subprocess
@@ -9,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Self
 
 import psutil
 
@@ -234,7 +233,7 @@ class MachineCluster:
         assert beat is not None, "it was moved just now"
         return psutil.Process(beat.pid)
 
-    def __enter__(self) -> MachineCluster:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *raised: object) -> None:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import pytest
 
@@ -93,12 +93,8 @@ def check_hang(address: str, server: Server, kind: str) -> None:
         assert one.state.get_data("/a") == b"1"
 
 
-class Opening(Protocol):
-    """Opens one more session of the same cluster."""
-
-    def __call__(self, session_timeout_s: float = ...) -> Opened:
-        """Open it."""
-
+Opening = Callable[..., Opened]
+"""Opens one more session of the same cluster, by default with a timeout of ten seconds."""
 
 LOST_ANSWERS: list[Any] = [
     # A compare-and-set is done once; one that was refused is refused.

@@ -126,18 +126,15 @@ def test_the_default_run_takes_a_sample_and_names_failures_at_once(tmp_path: Pat
     assert failed == (3 if words else 1)
 
 
-@pytest.mark.parametrize(
-    ("nodeid", "of"),
-    [
-        ("tests/test_fields.py::test_a[b]", "tests/test_fields.py"),
-        ("tests/a/test_b.py::TestC::test_d[tests/x.py::y]", "tests/a/test_b.py"),
-        ("tests/states/cassandra/test_cassandra.py::test_a", "cassandra"),
-        ("tests/stores/test_campaigns.py::test_a_store_passes_a_campaign[cassandra-kills]", "cassandra"),
-        ("tests/stores/test_campaigns.py::test_a_store_passes_a_campaign[redis-kills]",
-            "tests/stores/test_campaigns.py"),
-        ("tests/states/delta/test_delta_spark.py::test_a", "delta on spark"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("nodeid", "of"), [
+    ("tests/test_fields.py::test_a[b]", "tests/test_fields.py"),
+    ("tests/a/test_b.py::TestC::test_d[tests/x.py::y]", "tests/a/test_b.py"),
+    ("tests/states/cassandra/test_cassandra.py::test_a", "cassandra"),
+    ("tests/stores/test_campaigns.py::test_a_store_passes_a_campaign[cassandra-kills]", "cassandra"),
+    ("tests/stores/test_campaigns.py::test_a_store_passes_a_campaign[redis-kills]",
+        "tests/stores/test_campaigns.py"),
+    ("tests/states/delta/test_delta_spark.py::test_a", "delta on spark"),
+])  # fmt: skip
 def test_a_file_is_a_piece_and_what_shares_something_slow_is_one(nodeid: str, of: str) -> None:
     assert piece(nodeid) == of
 

@@ -1,12 +1,10 @@
 """What the tests of running topologies share: states that can be looked into, gates that user code waits at, and starts."""
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from tests.harness.crashing_stores import DictMap
 from trident import Config, Fields, Stream, TridentCollector, TridentTopology, TridentTuple
@@ -41,6 +39,12 @@ def open_view(
     return view_of(plan, config, name, snapshot, partitions or plan.partitions.get(name, 1))
 
 
+def stream_of(spout: Any) -> tuple[TridentTopology, Stream]:
+    """Declare a topology `t` with a stream `s`."""
+    topology = TridentTopology("t")
+    return topology, topology.new_stream("s", spout)
+
+
 def topology_of(stream: Any) -> TridentTopology:
     """Return the topology that a stream is declared in, for a case that is given the stream alone."""
     topology = stream._topology
@@ -70,7 +74,7 @@ class RowsState:
         self.pending: list[tuple[Any, ...]] = []
         self.calls: list[str] = []
 
-    def make_state(self, conf: Any, partition_index: int, num_partitions: int) -> RowsState:
+    def make_state(self, conf: Any, partition_index: int, num_partitions: int) -> Self:
         return self
 
     def begin_commit(self, txid: int) -> None:

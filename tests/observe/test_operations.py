@@ -6,13 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import redis
 
 from spouts import FeederBatchSpout, FixedBatchSpout
 from states.memory import MemoryMapState
 from states.redis import RedisState
-from tests.harness.servers import Server
-from tests.harness.topology_runs import FailTimes, keep, operation, run_all, start
+from tests.harness.topology_runs import FailTimes, keep, operation, run_all, start, stream_of
 from trident import BatchFailedError, FailedException, TridentTopology
 from trident.drawing import edges_of_plan, operations_of_plan
 from trident.engine.fragment_runs import TaskOutput
@@ -46,8 +44,7 @@ def rows_along(window: WindowStatistics) -> dict[tuple[str, str], int]:
     return {(source.rpartition("/")[2], target.rpartition("/")[2]): rows for (source, target), rows in ends.items()}
 
 
-def test_operations_count_what_they_are_given_and_give(engine: str) -> None:
-    topology = TridentTopology("t")
+def test_operations_count_what_they_are_given_and_give(engine: str, topology: TridentTopology) -> None:
     words = topology.new_stream("s", sentences()).each("sentence", Split(), "word: string")
     words.each("word", NotThe()).group_by("word").persistent_aggregate(MemoryMapState(), Count(), "count")
     running = run_all(topology, engine)
@@ -75,8 +72,7 @@ def kept_of(batch: list[str]) -> list[str]:
     return [word for sentence in batch for word in sentence.split(" ") if word and word != "the"]
 
 
-def test_an_exchange_counts_what_arrives_and_what_it_gives(engine: str) -> None:
-    topology = TridentTopology("t")
+def test_an_exchange_counts_what_arrives_and_what_it_gives(engine: str, topology: TridentTopology) -> None:
     words = topology.new_stream("s", sentences()).each("sentence", Split(), "word: string").partition_by("word")
     kept = words.parallelism_hint(3).each("word", NotThe()).group_by("word")
     kept.persistent_aggregate(MemoryMapState(), Count(), "count")
@@ -89,8 +85,7 @@ def test_an_exchange_counts_what_arrives_and_what_it_gives(engine: str) -> None:
     assert figures(window)["NotThe"].executed == len(WORDS)
 
 
-def test_branches_and_merges_count_each_way(engine: str) -> None:
-    topology = TridentTopology("t")
+def test_branches_and_merges_count_each_way(engine: str, topology: TridentTopology) -> None:
     words = topology.new_stream("s", sentences()).each("sentence", Split(), "word: string").project("word")
     merged = topology.merge(words.each("word", NotThe()), words)
     keep(merged)
@@ -101,8 +96,7 @@ def test_branches_and_merges_count_each_way(engine: str) -> None:
     assert sum(each.tuples for each in merge.inputs) == both
 
 
-def test_steps_behind_a_state_and_queries_of_it_count(engine: str) -> None:
-    topology = TridentTopology("t")
+def test_steps_behind_a_state_and_queries_of_it_count(engine: str, topology: TridentTopology) -> None:
     words = topology.new_stream("s", sentences()).each("sentence", Split(), "word: string")
     counts = words.group_by("word").persistent_aggregate(MemoryMapState(), Count(), "count")
     counts.new_values_stream().each("word", NotThe()).peek(lambda row: None)
@@ -114,13 +108,10 @@ def test_steps_behind_a_state_and_queries_of_it_count(engine: str) -> None:
     assert found["peek"].executed == found["NotThe"].emitted == updated - 1
 
 
-def test_states_that_executors_commit_count_the_same(spark: Any, redis_server: Server, tmp_path: Path) -> None:
-    with redis.Redis(port=redis_server.port) as client:
-        client.flushall()
+def test_states_that_executors_commit_count_the_same(spark: Any, redis_url: str, tmp_path: Path) -> None:
     topology, feeder = TridentTopology("auto"), FeederBatchSpout("word: string")
     words = topology.new_stream("s", feeder).each("word", NotThe())
-    state = RedisState.opaque(f"redis://127.0.0.1:{redis_server.port}/0")
-    counts = words.group_by("word").persistent_aggregate(state, Count(), "n").parallelism_hint(2)
+    counts = words.group_by("word").persistent_aggregate(RedisState.opaque(redis_url), Count(), "n").parallelism_hint(2)
     counts.new_values_stream().each("word", NotThe()).peek(lambda row: None)
     settings: dict[str, Any] = {"auto_bytes": 1000, "log_dir": str(tmp_path / "log"), "state_placement": "executors"}
     with start(topology, "auto", **settings) as running:
@@ -139,8 +130,7 @@ def test_states_that_executors_commit_count_the_same(spark: Any, redis_server: S
 
 
 def test_attempts_that_failed_count_as_failed_and_nothing_else(engine: str, tmp_path: Path) -> None:
-    topology = TridentTopology("t")
-    lines = topology.new_stream("s", FixedBatchSpout("x: string", 1, ["a"], ["b"], ["c"]))
+    topology, lines = stream_of(FixedBatchSpout("x: string", 1, ["a"], ["b"], ["c"]))
     keep(lines.each("x", FailTimes(tmp_path, "b", 2, FailedException("no")), "y"))
     window = run_all(topology, engine).statistics.over()
     found = figures(window)
@@ -149,8 +139,7 @@ def test_attempts_that_failed_count_as_failed_and_nothing_else(engine: str, tmp_
 
 
 def test_tuples_that_are_left_out_count_where_they_raised(engine: str, tmp_path: Path) -> None:
-    topology = TridentTopology("t")
-    lines = topology.new_stream("s", FixedBatchSpout("x: string", 3, ["a"], ["b"], ["c"]))
+    topology, lines = stream_of(FixedBatchSpout("x: string", 3, ["a"], ["b"], ["c"]))
     keep(lines.each("x", FailTimes(tmp_path, "b", 9, ValueError("poison")), "y"))
     letters = {"on_poison": "dead_letter", "max_batch_attempts": 1, "dead_letter_dir": str(tmp_path / "letters")}
     running = run_all(topology, engine, **letters)
@@ -162,8 +151,7 @@ def test_tuples_that_are_left_out_count_where_they_raised(engine: str, tmp_path:
     assert "ValueError: poison" in error.text
 
 
-def test_each_error_is_told_once_with_its_stack_trace(tmp_path: Path) -> None:
-    topology = TridentTopology("t")
+def test_each_error_is_told_once_with_its_stack_trace(tmp_path: Path, topology: TridentTopology) -> None:
     lines = topology.new_stream("s", FixedBatchSpout("x: string", 1, ["a"]))
     keep(lines.each("x", FailTimes(tmp_path, "a", 9, RuntimeError("lost")), "y"))
     running = start(topology, "in_process", max_batch_attempts=2)
@@ -181,8 +169,7 @@ def test_each_error_is_told_once_with_its_stack_trace(tmp_path: Path) -> None:
     assert page["bolts"][0]["lastError"] == second.text
 
 
-def test_ten_errors_of_a_component_are_kept(tmp_path: Path) -> None:
-    topology = TridentTopology("t")
+def test_ten_errors_of_a_component_are_kept(tmp_path: Path, topology: TridentTopology) -> None:
     lines = topology.new_stream("s", FixedBatchSpout("x: string", 1, ["a"]))
     keep(lines.each("x", FailTimes(tmp_path, "a", 14, FailedException("no")), "y"))
     running = run_all(topology, "in_process", max_batch_attempts=15, retry_backoff_max_ms=1)
@@ -309,8 +296,7 @@ def batch(txid: int, at: float, rows: int, tries: int = 1) -> tuple[BatchCommitt
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_windows_have_what_was_committed_within_them(seed: int) -> None:
-    topology = TridentTopology("t")
+def test_windows_have_what_was_committed_within_them(seed: int, topology: TridentTopology) -> None:
     stream = topology.new_stream("s", FixedBatchSpout("line", 1, ["a b"])).each("line", Split(), "word")
     stream.group_by("word").persistent_aggregate(MemoryMapState(), Count(), "n", state_name="count")
     graph = topology.graph()

@@ -48,13 +48,8 @@ def test_what_was_added_within_a_window_is_there_once(added: list[tuple[float, i
 def test_its_memory_does_not_grow() -> None:
     series, at, kept = TimeSeries(0.0), 0.0, []
     for minute in range(30_000):  # three weeks
-        at = minute * 60.0
-        series.add(
-            TimeSpan(
-                tuples=minute * 1.5, timed=1, took_s=minute * 0.1, longest_s=minute * 0.2, lags={"records": minute}
-            ),
-            at,
-        )
+        at, n = minute * 60.0, minute
+        series.add(TimeSpan(tuples=n * 1.5, timed=1, took_s=n * 0.1, longest_s=n * 0.2, lags={"records": n}), at)
         if minute in (3_000, 29_999):
             kept.append(sum(len(line.spans) for line in series._lines))
     assert max(kept) <= 4 * SPANS

@@ -1,7 +1,5 @@
 """Every way to read compares the store with the log and says what it found; beside a living writer none is alarmed."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import threading
@@ -37,7 +35,7 @@ class Counts:
     """A word count whose batches are fed one by one, with a DRPC function and a query beside it, in `folder`."""
 
     def __init__(
-        self, folder: Path, state: StateSpec | None = None, partitions: int = 1, before: Counts | None = None,
+        self, folder: Path, state: StateSpec | None = None, partitions: int = 1, before: "Counts | None" = None,
         entries: dict[Any, Any] | None = None,
     ) -> None:  # fmt: skip
         self.entries = entries

@@ -21,7 +21,7 @@ from states.postgres import PostgresState
 from states.redis import RedisState
 from tests.harness.servers import Server
 from tests.harness.sqlite_map import sqlite_state
-from tests.harness.topology_runs import Keep, RowsState, run_all, start
+from tests.harness.topology_runs import Keep, RowsState, run_all, start, stream_of
 from trident import Fields, TridentTopology
 from trident.errors import EnvironmentProblem, StateError, WrongKeyError
 from trident.operations import Avg, Count, Max, Sum
@@ -33,8 +33,7 @@ SALES = (("oslo", 10, "a"), ("bergen", 5, None), ("oslo", 20, "b"))
 
 
 def sold(state: Any, aggregates: Any = None, out: str = "sales") -> TridentTopology:
-    topology = TridentTopology("t")
-    stream = topology.new_stream("s", FixedBatchSpout("town: string, euros: bigint, by: string", 2, *map(list, SALES)))
+    topology, stream = stream_of(FixedBatchSpout("town: string, euros: bigint, by: string", 2, *map(list, SALES)))
     several = {"revenue": Sum("euros"), "orders": Count(), "mean": Avg("euros"), "best": Max("by")}
     stream.group_by("town").persistent_aggregate(state, aggregates or several, out)
     return topology
@@ -66,8 +65,7 @@ def test_a_result_named_as_a_field_of_the_key_gets_another_name() -> None:
     assert ran(topology).state("sales").to_arrow().column_names == ["town", "town_", "n"]
 
 
-def test_a_single_value_of_several_aggregates() -> None:
-    topology = TridentTopology("t")
+def test_a_single_value_of_several_aggregates(topology: TridentTopology) -> None:
     stream = topology.new_stream("s", FixedBatchSpout("n: bigint", 2, [1], [2]))
     stream.persistent_aggregate(MemoryMapState(), {"total": Sum("n"), "mean": Avg("n")}, "all")
     view = ran(topology).state("all")
@@ -75,8 +73,7 @@ def test_a_single_value_of_several_aggregates() -> None:
     assert "state all, 1 row" in view._repr_html_()
 
 
-def test_whole_numbers_stay_whole_in_pandas_where_some_are_missing() -> None:
-    topology = TridentTopology("t")
+def test_whole_numbers_stay_whole_in_pandas_where_some_are_missing(topology: TridentTopology) -> None:
     big = 2**60 + 1
     stream = topology.new_stream("s", FixedBatchSpout("k: string, n: bigint", 2, ["a", big], ["b", None]))
     stream.group_by("k").persistent_aggregate(MemoryMapState(), {"most": Max("n"), "rows": Count()}, "most_of")
@@ -116,8 +113,7 @@ def test_stores_show_the_same_to_another_process(redis_server: Server, postgres_
                 assert reader.at(1).to_arrow().column_names[1:] == ["revenue", "orders", "mean", "best"]
 
 
-def test_a_notebook_shows_twenty_rows() -> None:
-    topology = TridentTopology("t")
+def test_a_notebook_shows_twenty_rows(topology: TridentTopology) -> None:
     stream = topology.new_stream("s", FixedBatchSpout("n: bigint", 30, *([n] for n in range(30))))
     stream.group_by("n").persistent_aggregate(MemoryMapState(), Count(), "count")
     view = ran(topology).state("count")
@@ -145,8 +141,7 @@ def test_a_state_that_cannot_be_listed_says_so() -> None:
 
 
 @pytest.mark.slow
-def test_states_that_are_read_together_are_shown_as_of_one_batch(tmp_path: Path) -> None:
-    topology = TridentTopology("t")
+def test_states_that_are_read_together_are_shown_as_of_one_batch(tmp_path: Path, topology: TridentTopology) -> None:
     stream = topology.new_stream("s", FixedBatchSpout("town: string, euros: bigint", 2, *(row[:2] for row in SALES)))
     stream.group_by("town").persistent_aggregate(DeltaState.opaque(str(tmp_path / "d")), "euros", Sum(), "revenue")
     stream.persistent_aggregate(sqlite_state(str(tmp_path / "db")), Count(), "orders")
@@ -208,8 +203,7 @@ def test_only_keys_that_begin_so_are_asked() -> None:
     assert view.top(5, "n", prefix="b") == [("bergen", 1, 9)]
 
 
-def test_a_running_topology_says_by_which_of_several_aggregates() -> None:
-    topology = TridentTopology("t")
+def test_a_running_topology_says_by_which_of_several_aggregates(topology: TridentTopology) -> None:
     rows = FixedBatchSpout("town: string, euros: bigint", 2, ["oslo", 10], ["bergen", 50], ["oslo", 20])
     totals = {"revenue": Sum("euros"), "orders": Count(), "average": Avg("euros")}
     sales = topology.new_stream("s", rows).group_by("town").persistent_aggregate(MemoryMapState(), totals, "sales")

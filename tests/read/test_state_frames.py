@@ -1,7 +1,5 @@
 """States as DataFrames: all rows as of one committed batch, as typed columns; and the format `trident`."""
 
-from __future__ import annotations
-
 import datetime
 import sys
 import textwrap
@@ -9,11 +7,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest import mock
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
@@ -43,23 +42,17 @@ from trident.read.views import StateView, table_of_state
 from trident.state import Key, OpaqueMap, OpaqueValue, Snapshot, State, Winners
 from trident.targets import load_topology
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 KEYS = [f"k{n}" for n in range(2 * PAGE + 50)]
 
 
 @pytest.mark.parametrize("partitions", [1, 3])
-def test_a_listing_of_several_pages_is_as_of_one_batch(
-    partitions: int, topology: TridentTopology, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
+def test_listed_pages_are_of_one_batch(partitions: int, topology: TridentTopology, tmp_path: Path, gate: str) -> None:
     spout, state = (
         FixedBatchSpout("k: string", len(KEYS), *([[key] for key in KEYS] * 2)),
         sqlite_state(f"{tmp_path}/db"),
     )
     stream = topology.new_stream("s", spout).group_by("k")
     stream.persistent_aggregate(state, Count(), "count").parallelism_hint(partitions)
-    gate = request.node.name
 
     def hold(point: str, attempt: Any) -> None:
         if (point, attempt.txid) == ("committed", 2):
@@ -67,12 +60,10 @@ def test_a_listing_of_several_pages_is_as_of_one_batch(
 
     with start(topology, "in_process", hold, log_dir=str(tmp_path / "log")) as running:
         GATES.await_reached(gate)
-        try:
-            view = running.state("count")
-            assert sorted(view.rows_at_once()) == sorted((key, 1) for key in KEYS)  # batch 2 is in the store already
-            assert view.txid == 1
-        finally:
-            GATES.open(gate)
+        view = running.state("count")
+        assert sorted(view.rows_at_once()) == sorted((key, 1) for key in KEYS)  # batch 2 is in the store already
+        assert view.txid == 1
+        GATES.open(gate)
         running.process_all_available()
         assert sorted(running.state("count").rows_at_once()) == sorted((key, 2) for key in KEYS)
 

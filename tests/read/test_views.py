@@ -102,10 +102,8 @@ def _map_over(parts: list[dict[Any, Any]]) -> StateSpec:
 
 @pytest.mark.parametrize("partitions", [1, 2])
 def test_a_read_during_a_commit_sees_the_batch_before(
-    partitions: int, engine: str, topology: TridentTopology, request: pytest.FixtureRequest
+    partitions: int, engine: str, topology: TridentTopology, gate: str
 ) -> None:
-    gate = request.node.name
-
     class Held(RowsState):
         """Committed after the counts of the same batch."""
 
@@ -121,13 +119,11 @@ def test_a_read_during_a_commit_sees_the_batch_before(
     stream.partition_persist(Held(), Keep(), "x: string")
     with start(topology, engine) as running:
         GATES.await_reached(gate)
-        try:
-            assert running.txid == 1
-            assert running.state(counts).multi_get(KEYS) == [1] * len(KEYS)
-            assert {row[-1] for row in running.state(counts).get_tuples()} == {1}
-            assert running.state(whole).get() == len(KEYS)
-        finally:
-            GATES.open(gate)
+        assert running.txid == 1
+        assert running.state(counts).multi_get(KEYS) == [1] * len(KEYS)
+        assert {row[-1] for row in running.state(counts).get_tuples()} == {1}
+        assert running.state(whole).get() == len(KEYS)
+        GATES.open(gate)
         running.process_all_available()
         assert running.state(counts).multi_get(KEYS) == [2] * len(KEYS)
         assert running.state("all").get() == 2 * len(KEYS)

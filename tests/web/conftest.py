@@ -1,7 +1,5 @@
 """A browser for each module of tests of the page."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -14,6 +12,6 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
+def browser() -> Iterator["Browser"]:
     with open_browser() as found:
         yield found

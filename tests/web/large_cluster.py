@@ -1,7 +1,5 @@
 """`LargeCluster`: a cluster of made-up topologies, as large as is wanted, whose figures change with each request."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections.abc import Mapping, Sequence
@@ -51,7 +49,7 @@ class LargeCluster:
     def topology_summary(self) -> Page:
         return {"topologies": [self._row(number) for number in range(len(self.names))]}
 
-    def of_topology(self, topology_id: str) -> LargeTopology:
+    def of_topology(self, topology_id: str) -> "LargeTopology":
         if topology_id not in self.names:
             raise NoSuchTopology(f"there is no topology {topology_id!r}")
         return LargeTopology(topology_id, self._components, next(self._steps))
@@ -79,7 +77,7 @@ class CyclicTopology(LargeCluster):
     def __init__(self) -> None:
         super().__init__(1, 4)
 
-    def of_topology(self, topology_id: str) -> LargeTopology:
+    def of_topology(self, topology_id: str) -> "LargeTopology":
         found = super().of_topology(topology_id)
         pairs = [(0, 1), (1, 2), (2, 3), (3, 1), (2, 2)]
         found.edges = [

@@ -50,19 +50,11 @@ def found(text: str, level: str | None = None, search: str = "", offset: int | N
     return [line.split(": ", 1)[1][:7] for line in page["text"].splitlines() if line.startswith("2")]
 
 
-@pytest.mark.parametrize(
-    ("level", "search", "wanted"),
-    [
-        ("WARNING", "", ["batch 2", "Lost ta"]),
-        ("ERROR", "", ["Lost ta"]),
-        ("CRITICAL", "", []),
-        ("INFO", "committed", ["batch 1", "batch 2"]),
-        (None, "BOOM", ["batch 2", "boom is"]),
-        ("WARNING", "boom", ["batch 2"]),
-        (None, "größe", ["batch 2"]),
-        (None, "no such text", []),
-    ],
-)
+@pytest.mark.parametrize(("level", "search", "wanted"), [
+    ("WARNING", "", ["batch 2", "Lost ta"]), ("ERROR", "", ["Lost ta"]), ("CRITICAL", "", []),
+    ("INFO", "committed", ["batch 1", "batch 2"]), (None, "BOOM", ["batch 2", "boom is"]),
+    ("WARNING", "boom", ["batch 2"]), (None, "größe", ["batch 2"]), (None, "no such text", []),
+])  # fmt: skip
 def test_records_are_found_by_level_text_and_stack_trace(level: str | None, search: str, wanted: list[str]) -> None:
     assert found(LINES, level, search) == wanted
 
@@ -215,13 +207,10 @@ def test_what_is_printed_is_shown_without_secrets_also_where_a_piece_of_it_ends(
 
 @pytest.mark.sample(8)
 @pytest.mark.parametrize("of", ["driver", "output"])
-@pytest.mark.parametrize(
-    "name",
-    [
-        "..%2F..%2Fsecret", "..%2Ftoken", "%2Fetc%2Fpasswd", "..", "%2E%2E%2F%2E%2E%2Fsecret", "..%5C..%5Csecret",
-        "logs%2F..%2F..%2Ftoken", "t-1-5%00", "%00", ".", "t-1-5.log%2F..%2F..%2Ftoken",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("name", [
+    "..%2F..%2Fsecret", "..%2Ftoken", "%2Fetc%2Fpasswd", "..", "%2E%2E%2F%2E%2E%2Fsecret", "..%5C..%5Csecret",
+    "logs%2F..%2F..%2Ftoken", "t-1-5%00", "%00", ".", "t-1-5.log%2F..%2F..%2Ftoken",
+])  # fmt: skip
 def test_no_name_leads_out_of_the_folder_of_logs(machine: UIServer, name: str, of: LogOf) -> None:
     for page in ("log", "log/download"):
         answer = of_machine(machine, f"{name}/{page}?of={of}")

@@ -175,18 +175,10 @@ def test_a_wrong_address_is_told(server: UIServer, path: str, status: int, part:
     assert part in found.json()["errorMessage"]
 
 
-@pytest.mark.parametrize(
-    ("error", "status"),
-    [
-        (NoSuchTopology("x"), 404),
-        (NotAllowed("x"), 401),
-        (NameTaken("x"), 409),
-        (ClusterUnreachable("x"), 503),
-        (NoLeader("x"), 503),
-        (TridentError("x"), 500),
-        (RuntimeError("secret"), 500),
-    ],
-)
+@pytest.mark.parametrize(("error", "status"), [
+    (NoSuchTopology("x"), 404), (NotAllowed("x"), 401), (NameTaken("x"), 409), (ClusterUnreachable("x"), 503),
+    (NoLeader("x"), 503), (TridentError("x"), 500), (RuntimeError("secret"), 500),
+])  # fmt: skip
 def test_every_error_has_its_status(error: Exception, status: int, caplog: pytest.LogCaptureFixture) -> None:
     with UIServer(Nothing(error), port=0) as server:
         found = ask(server, "GET", f"{T}/gone")
@@ -293,20 +285,12 @@ def test_the_parameters_of_a_rebalance_come_whole_also_through_another_process()
     ]
 
 
-@pytest.mark.parametrize(
-    ("path", "body", "status"),
-    [
-        ("kill/-1", None, 400),
-        ("kill/nan", None, 400),
-        ("kill/99999999", None, 400),
-        ("kill", None, 404),
-        ("rebalance/1", [1], 400),
-        ("rebalance/1", {"rebalanceOptions": {"numWorkers": 0}}, 400),
-        ("rebalance/1", {"rebalanceOptions": {"executors": {"a": "x"}}}, 400),
-        ("rebalance/1", {"x": "y" * (65 << 10)}, 413),
-        ("log", None, 405),
-    ],
-)
+@pytest.mark.parametrize(("path", "body", "status"), [
+    ("kill/-1", None, 400), ("kill/nan", None, 400), ("kill/99999999", None, 400), ("kill", None, 404),
+    ("rebalance/1", [1], 400), ("rebalance/1", {"rebalanceOptions": {"numWorkers": 0}}, 400),
+    ("rebalance/1", {"rebalanceOptions": {"executors": {"a": "x"}}}, 400),
+    ("rebalance/1", {"x": "y" * (65 << 10)}, 413), ("log", None, 405),
+])  # fmt: skip
 def test_a_wrong_action_is_refused(bolts: UIServer, path: str, body: Any, status: int) -> None:
     found = ask(bolts, "POST", f"{T}/bolts/{path}", body, **allowed())
     assert found.status_code == status, found.text

@@ -1,7 +1,5 @@
 """Topologies that are stuck, and how much is still to be read: page, REST, `trident show`, metrics and the log say the same."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Iterator
@@ -210,7 +208,7 @@ def test_lags_of_one_unit_are_one_sum() -> None:
         assert get(server, f"{SEEN}/series")["lags"] == {"records": [6]}
 
 
-def test_tile_and_line_agree_on_an_unknown_lag(browser: Browser, one_is_idle: tuple[RunningTopology, UIServer]) -> None:
+def test_tile_and_line_agree_on_unknown_lag(browser: "Browser", one_is_idle: tuple[RunningTopology, UIServer]) -> None:
     running, server = one_is_idle
     with opened(browser, server.url) as page:
         shown = amount(running.status["sources"][0]["lag"]["amount"], "bytes")

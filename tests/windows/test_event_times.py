@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo, available_timezones
 import pytest
 
 from states.memory import MemoryMapState
-from tests.harness.topology_runs import RowsSpout, dict_state, keep, run_all
+from tests.harness.topology_runs import RowsSpout, dict_state, keep, run_all, stream_of
 from tests.windows.test_windows import fed
 from tests.windows.test_windows_model import Numbers
 from trident import BatchFailedError, TopologyError, TridentCollector, TridentTopology, TridentTuple
@@ -33,10 +33,9 @@ def at(us: int, type_: str = "timestamp") -> datetime:
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("type_", TYPES)
 def test_sessions_are_told_apart_and_put_in_order_by_the_microsecond(type_: str, engine: str) -> None:
-    topology = TridentTopology("t")
     rows = [("a", us, at(us, type_)) for us in (900, 100, 500, 1901, 2902, 5000)]
     later = [("b", 0, at(10**6, type_))]
-    stream = topology.new_stream("s", RowsSpout(f"key: string, n: int, at: {type_}", {1: rows, 2: later}))
+    topology, stream = stream_of(RowsSpout(f"key: string, n: int, at: {type_}", {1: rows, 2: later}))
     config = SessionWindow.of(MS, "at")
     sessions = stream.group_by("key").window(config, "n", Numbers(), "n: array<int>", bounds="first, last")
     kept = keep(sessions.project("n", "first", "last"))
@@ -45,8 +44,7 @@ def test_sessions_are_told_apart_and_put_in_order_by_the_microsecond(type_: str,
     assert kept.rows[0][1:] == (at(100, type_), at(900, type_))
 
 
-def test_a_window_ends_and_tuples_are_late_by_the_microsecond() -> None:
-    topology = TridentTopology("t")
+def test_a_window_ends_and_tuples_are_late_by_the_microsecond(topology: TridentTopology) -> None:
     stream = topology.new_stream("s", RowsSpout("at: timestamp", {}))
     ten = TumblingDurationWindow.of(10 * MS).by_event_time("at", delay=MS)
     windows, late = stream.window_with_late_rows(ten, Count(), "n", bounds="start, end")
@@ -56,7 +54,7 @@ def test_a_window_ends_and_tuples_are_late_by_the_microsecond() -> None:
         assert driver.captured(late)[4] == [(at(9_999),)]
 
 
-def test_timers_fire_at_the_microsecond_by_either_time() -> None:
+def test_timers_fire_at_the_microsecond_by_either_time(topology: TridentTopology) -> None:
     class Echo(KeyedProcess[Any]):
         def process(self, value: Any, tuple: TridentTuple, timers: Any, collector: TridentCollector) -> Any:
             timers.set(timers.now + 7 * US)
@@ -65,26 +63,22 @@ def test_timers_fire_at_the_microsecond_by_either_time() -> None:
         def on_timer(self, value: Any, time: Any, timers: Any, collector: TridentCollector) -> Any:
             collector.emit([time, timers.times])
 
-    topology = TridentTopology("t")
     stream = topology.new_stream("s", RowsSpout("k: string, at: timestamp", {}))
     out = "at: timestamp, left: array<timestamp>"
     by_event = stream.group_by("k").process(Echo(), out, event_time="at")
     by_batch = stream.group_by("k").process(Echo(), out, state_name="by-batch")
     with TopologyTestDriver(topology) as driver:
-        driver.feed("s", ("a", at(3)))
-        driver.run()
+        fed(driver, [("a", at(3))])
         now = datetime.fromtimestamp(driver.clock.wall_ms() / 1000, UTC)
         driver.clock.advance(0.001)
         driver.run()
         fired_by_batch = [row for rows in driver.captured(by_batch).values() for row in rows]
         assert fired_by_batch == [("a", now + 7 * US, [now + 8 * US]), ("a", now + 8 * US, [])]
-        driver.feed("s", ("b", at(10)))
-        driver.run()
+        fed(driver, [("b", at(10))])
         assert [row for rows in driver.captured(by_event).values() for row in rows] == [("a", at(10), [at(11)])]
 
 
-def test_rows_are_joined_by_the_microsecond() -> None:
-    topology = TridentTopology("t")
+def test_rows_are_joined_by_the_microsecond(topology: TridentTopology) -> None:
     sides = [topology.new_stream(name, RowsSpout(f"k: string, {name}: timestamp", {})) for name in "lr"]
     options: dict[str, Any] = {"times": ("l", "r"), "within": 300 * US, "state": MemoryMapState.opaque()}
     joined = topology.join_within(sides[0], "k", sides[1], "k", "k, l, r", **options)
@@ -196,8 +190,7 @@ def test_of_times_that_may_be_right_nothing_is_said(caplog: pytest.LogCaptureFix
 
 
 def warnings_of(type_: str, times: Sequence[Any], caplog: pytest.LogCaptureFixture) -> list[str]:
-    topology = TridentTopology("t")
-    stream = topology.new_stream("s", RowsSpout(f"at: {type_}", {n: [(at,)] for n, at in enumerate(times, 1)}))
+    topology, stream = stream_of(RowsSpout(f"at: {type_}", {n: [(at,)] for n, at in enumerate(times, 1)}))
     stream.window(TumblingDurationWindow.of(MS).by_event_time("at"), Count(), "count")
     with caplog.at_level(logging.WARNING):
         run_all(topology, "in_process")
@@ -222,8 +215,7 @@ def test_a_join_and_a_process_tell_of_such_times_too(caplog: pytest.LogCaptureFi
     assert sorted(text.partition("is left out of ")[2][:3] for text in said) == ["'k-", "'p'"]
 
 
-def test_the_verdict_knows_a_topology_whose_tuples_all_vanish() -> None:
-    topology = TridentTopology("t")
+def test_the_verdict_knows_a_topology_whose_tuples_all_vanish(topology: TridentTopology) -> None:
     given = {1: [(IN_S * 10**6,)] * 9, 2: [(IN_S * 10**6,)] * 9}
     stream = topology.new_stream("s", RowsSpout("at: bigint", given))
     stream.window(TumblingDurationWindow.of(MS).by_event_time("at"), Count(), "n")
@@ -235,13 +227,10 @@ def test_the_verdict_knows_a_topology_whose_tuples_all_vanish() -> None:
 
 DAY, HOUR = timedelta(days=1), timedelta(hours=1)
 CHANGES = [
-    ("Europe/Berlin", datetime(2024, 3, 31, 1)),
-    ("Europe/Berlin", datetime(2024, 10, 27, 1)),
-    ("America/Sao_Paulo", datetime(2018, 11, 4, 3)),
-    ("America/Sao_Paulo", datetime(2018, 2, 18, 2)),
-    ("America/Havana", datetime(2024, 11, 3, 5)),
-    ("Australia/Lord_Howe", datetime(2024, 4, 6, 15)),
-]
+    ("Europe/Berlin", datetime(2024, 3, 31, 1)), ("Europe/Berlin", datetime(2024, 10, 27, 1)),
+    ("America/Sao_Paulo", datetime(2018, 11, 4, 3)), ("America/Sao_Paulo", datetime(2018, 2, 18, 2)),
+    ("America/Havana", datetime(2024, 11, 3, 5)), ("Australia/Lord_Howe", datetime(2024, 4, 6, 15)),
+]  # fmt: skip
 
 
 def moments(moment: datetime, seed: int = 1, count: int = 150) -> list[datetime]:
@@ -253,13 +242,11 @@ def fired(
     config: TumblingDurationWindow | SlidingDurationWindow, given: list[datetime], type_: str = "timestamp"
 ) -> list[Any]:
     """What windows give for moments in an order of their own; the last batch is far behind all of them."""
-    topology = TridentTopology("t")
-    stream = topology.new_stream("s", RowsSpout(f"at: {type_}", {}))
+    topology, stream = stream_of(RowsSpout(f"at: {type_}", {}))
     windows = stream.window(config.by_event_time("at", delay=timedelta(days=9)), Count(), "n", bounds="start, end")
     with TopologyTestDriver(topology) as driver:
         for at in (*(given[n : n + 40] for n in range(0, len(given), 40)), [max(given) + timedelta(days=40)]):
-            driver.feed("s", *((one if type_ == "timestamp" else int(one.timestamp() * 1000),) for one in at))
-            driver.run()
+            fed(driver, [(one if type_ == "timestamp" else int(one.timestamp() * 1000),) for one in at])
         return [row for rows in driver.captured(windows).values() for row in rows]
 
 
@@ -337,8 +324,7 @@ def test_by_the_time_of_the_batch_a_local_day_ends_at_local_midnight() -> None:
     windows = stream.window(TumblingDurationWindow.of(DAY, zone="Europe/Berlin"), Count(), "n", bounds="start, end")
     with TopologyTestDriver(topology) as driver:
         driver.clock.advance((midnight - 60 - driver.clock.wall_ms() / 1000) % (400 * 365 * 86_400))
-        driver.feed("s", (1,), (2,))
-        driver.run()
+        fed(driver, [(1,), (2,)])
         driver.clock.advance(59)
         assert driver.step() is None
         driver.clock.advance(1)

@@ -36,8 +36,7 @@ def streams(topology: TridentTopology, kind: SpoutType = SpoutType.OPAQUE, batch
 
 
 @pytest.mark.slow
-def test_a_long_window_has_few_panes_and_rows_come_a_pane_later_at_most() -> None:
-    topology = TridentTopology("t")
+def test_a_long_window_has_few_panes_and_rows_come_a_pane_later_at_most(topology: TridentTopology) -> None:
     left, right = streams(topology)
     out = joined(topology, left, right, within=timedelta(hours=1), join_type=JoinType.mixed(INNER, OUTER))
     hour = 3_600_000
@@ -74,9 +73,8 @@ def test_a_row_can_be_met_until_its_last_moment_and_does_not_come_alone_then() -
 
 
 @pytest.mark.parametrize("ahead", ["l", "r"])
-def test_a_side_that_runs_far_ahead_needs_few_panes(ahead: str) -> None:
+def test_a_side_that_runs_far_ahead_needs_few_panes(ahead: str, topology: TridentTopology) -> None:
     """One side is a year ahead in the first batch, the other one comes up to it step by step: every pair is found."""
-    topology = TridentTopology("t")
     left, right = streams(topology)
     second, count = 1000, 600
     out = joined(topology, left, right, within=timedelta(seconds=10), join_type=OUTER)
@@ -103,8 +101,7 @@ def panes_of(driver: TopologyTestDriver) -> int:
 
 
 @pytest.mark.slow
-def test_a_row_that_is_over_leaves_nothing_in_the_store() -> None:
-    topology = TridentTopology("t")
+def test_a_row_that_is_over_leaves_nothing_in_the_store(topology: TridentTopology) -> None:
     left, right = streams(topology)
     joined(topology, left, right).persistent_aggregate(MemoryMapState(), Count(), "count")
     with TopologyTestDriver(topology) as driver:
@@ -121,9 +118,8 @@ def random_rows(side: int, count: int = 120) -> list[Row]:
     return [("abcde"[(n * 3 + side) % 5], n, n + n * (7 + side) % 11) for n in range(count)]
 
 
-def test_both_engines_give_what_the_model_gives(engine: str) -> None:
+def test_both_engines_give_what_the_model_gives(engine: str, topology: TridentTopology) -> None:
     sides = [random_rows(0, 60), random_rows(1, 60)]
-    topology = TridentTopology("t")
     left, right = (
         topology.new_stream(name, FixedBatchSpout(FIELDS, size, *rows))
         for name, size, rows in zip("lr", (20, 15), sides, strict=True)
@@ -169,16 +165,14 @@ def test_keys_of_several_fields_values_of_every_type_and_times_of_other_kinds(en
     ]
 
 
-def test_a_stream_may_be_joined_with_itself(engine: str) -> None:
-    topology = TridentTopology("t")
+def test_a_stream_may_be_joined_with_itself(engine: str, topology: TridentTopology) -> None:
     stream = topology.new_stream("s", FixedBatchSpout(FIELDS, 1, ("a", 1, 0), ("a", 2, 3), ("b", 3, 4), ("a", 4, 6)))
     kept = keep(joined(topology, stream, stream.filter("n", lambda n: n != 2), within=(MS, 5 * MS)))
     run_all(topology, engine)
     assert kept.rows == [("a", 2, 3, 4, 6)]
 
 
-def test_too_many_pairs_fail_the_batch_before_they_are_made() -> None:
-    topology = TridentTopology("t")
+def test_too_many_pairs_fail_the_batch_before_they_are_made(topology: TridentTopology) -> None:
     left, right = streams(topology)
     joined(topology, left, right).persistent_aggregate(MemoryMapState(), Count(), "count")
     with TopologyTestDriver(topology, max_batch_attempts=1, max_rows_per_step=99) as driver:
@@ -201,8 +195,7 @@ def test_another_time_or_bound_is_refused_on_the_log_of_the_first(tmp_path: Path
             run_all(topology, "in_process", log_dir=str(tmp_path))
 
 
-def test_explain_names_the_sides_and_the_bounds() -> None:
-    topology = TridentTopology("t")
+def test_explain_names_the_sides_and_the_bounds(topology: TridentTopology) -> None:
     left, right = streams(topology)
     keep(joined(topology, left, right, within=(timedelta(0), timedelta(minutes=10)), delay=(MS, 0 * MS)))
     text = topology.explain()
@@ -234,9 +227,8 @@ WRONG: dict[str, tuple[Callable[[TridentTopology, Stream, Stream], Any], str]] =
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_a_wrong_call_is_refused_with_what_to_do(case: str) -> None:
+def test_a_wrong_call_is_refused_with_what_to_do(case: str, topology: TridentTopology) -> None:
     call, text = WRONG[case]
-    topology = TridentTopology("t")
     with pytest.raises(TopologyError) as caught:
         call(topology, *streams(topology))
     assert text in str(caught.value)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from spouts import FixedBatchSpout
-from tests.harness.topology_runs import Fold, RowsSpout, dict_state, keep, run_all
+from tests.harness.topology_runs import Fold, RowsSpout, dict_state, keep, run_all, stream_of
 from tests.windows.test_windows_model import Numbers, in_any_order, ordinate
 from tests.windows.window_model import Row, SessionModel, WindowModel
 from trident import TridentTopology
@@ -27,8 +27,7 @@ GAP, DELAY = 10, 25
 SESSIONS = SessionWindow.of(GAP * MS, "at", delay=DELAY * MS)
 
 
-def test_an_aggregator_without_input_fields_counts_tuples() -> None:
-    topology = TridentTopology("t")
+def test_an_aggregator_without_input_fields_counts_tuples(topology: TridentTopology) -> None:
     stream = topology.new_stream("s", FixedBatchSpout("key: string, at: timestamp", 2, *TIMED))
     kept = keep(stream.group_by("key").window(SESSIONS, Fold(), "n: bigint", bounds="first, last"))
     run_all(topology, "in_process")
@@ -38,8 +37,7 @@ def test_an_aggregator_without_input_fields_counts_tuples() -> None:
 TIMED = [("a", datetime(2026, 11, 25, 12, 0, 0, ms * 1000, UTC)) for ms in (0, 9, 500)]
 
 
-def test_keys_with_nulls_and_several_fields_have_sessions_of_their_own() -> None:
-    topology = TridentTopology("t")
+def test_keys_with_nulls_and_several_fields_have_sessions_of_their_own(topology: TridentTopology) -> None:
     rows = [(None, 1.5, 0), ("a", 0.0, 5), ("a", -0.0, 6), ("a", None, 7), (None, 1.5, 8), ("z", 1.0, 900)]
     stream = topology.new_stream("s", FixedBatchSpout("k: string, x: double, at: bigint", 1, *rows))
     kept = keep(stream.group_by("k", "x").window(SESSIONS, Count(), "n"))
@@ -97,8 +95,7 @@ def test_each_tuple_fires_once_or_is_late_once_whatever_replays_bring(
 ) -> None:
     chosen = random.Random(seed)
     model = SessionModel(config) if isinstance(config, SessionWindow) else WindowModel(config, grouped=True)
-    topology = TridentTopology("t")
-    stream = topology.new_stream("s", RowsSpout(FIELDS, {}, SpoutType.OPAQUE))
+    topology, stream = stream_of(RowsSpout(FIELDS, {}, SpoutType.OPAQUE))
     out = "v" if isinstance(aggregator, Sum) else "v: array<bigint>"
     options: dict[str, Any] = {"bounds": "first, last", "state_name": "w", "parallelism": seed + 1}
     fired, late = stream.group_by("key").window_with_late_rows(config, "n", aggregator, out, **options)
@@ -132,9 +129,8 @@ def test_each_tuple_fires_once_or_is_late_once_whatever_replays_bring(
 
 
 @pytest.mark.slow
-def test_what_is_complete_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_what_is_complete_leaves_nothing_behind(tmp_path: Path, topology: TridentTopology) -> None:
     entries: dict[Any, OpaqueValue] = {}
-    topology = TridentTopology("t")
     batches = {n + 1: [("abc"[n % 3], n, n * 30)] for n in range(60)} | {
         61: [("end", 0, 9_999_999)],
         62: [("end", 0, 9_999_999)],
@@ -165,8 +161,7 @@ def test_records_of_another_topology_are_refused(tmp_path: Path) -> None:
         run_all(topology(["n", "at"], 1, 2), "in_process", **changed)
 
 
-def test_explain_names_the_window() -> None:
-    topology = TridentTopology("t")
+def test_explain_names_the_window(topology: TridentTopology) -> None:
     stream = topology.new_stream("s", FixedBatchSpout(FIELDS, 1, ("a", 1, 1)))
     stream.group_by("key").window(SESSIONS, Count(), "n")
     window = "sessions with gap 0:00:00.010000 by event time at, delay 0:00:00.025000 by key"

@@ -18,7 +18,7 @@ from states.memory import MemoryMapState
 from states.redis import RedisState
 from tests.harness.crashing_stores import WAYS, DictMap
 from tests.harness.servers import Server
-from tests.harness.topology_runs import RowsSpout, dict_state, keep, run_all, start
+from tests.harness.topology_runs import RowsSpout, dict_state, keep, run_all, start, stream_of
 from tests.windows.test_window_partitions import Life
 from tests.windows.test_windows import WallClock, fed
 from tests.windows.test_windows_model import batches, examples, fed_batch, ordinate
@@ -163,8 +163,7 @@ def declared(by_event_time: bool, state: Any, spout: Any, out: str = "what: stri
     return topology, stream.process(state, ["n", "at"], Wild(), out, state_name="w", **timed)
 
 
-def test_a_timer_fires_in_the_batch_that_passes_its_time(engine: str) -> None:
-    topology = TridentTopology("t")
+def test_a_timer_fires_in_the_batch_that_passes_its_time(engine: str, topology: TridentTopology) -> None:
     rows = [("a", 0), ("b", 5), ("a", 20), ("z", 50), ("z", 51), ("z", 60), ("b", 70), ("z", 999)]
     stream = topology.new_stream("s", FixedBatchSpout("user: string, at: bigint", 2, *rows))
     process = stream.group_by("user").process(Idle(), "at: bigint, n: int", event_time="at", delay=DELAY * MS)
@@ -223,8 +222,7 @@ def test_what_is_due_fires_after_a_restart(tmp_path: Path, monkeypatch: pytest.M
     assert fired == [[], [], [("a", datetime(1970, 1, 1, 0, 0, 15, tzinfo=UTC), 1)], []]
 
 
-def test_a_window_of_batch_time_behind_timers_fires_without_tuples() -> None:
-    topology = TridentTopology("t")
+def test_a_window_of_batch_time_behind_timers_fires_without_tuples(topology: TridentTopology) -> None:
     process = topology.new_stream("s", RowsSpout("k: string, n: int", {})).group_by("k")
     late = process.process(Later(), "at: timestamp, n: int")
     second = late.window(TumblingDurationWindow.of(timedelta(seconds=1)), "n", Sum(), "sum")
@@ -239,10 +237,9 @@ def test_a_window_of_batch_time_behind_timers_fires_without_tuples() -> None:
 
 
 @pytest.mark.parametrize("type_", ["timestamp", "timestamp_ntz"])
-def test_times_are_of_the_type_of_the_field_and_as_exact(type_: str) -> None:
+def test_times_are_of_the_type_of_the_field_and_as_exact(type_: str, topology: TridentTopology) -> None:
     zone = UTC if type_ == "timestamp" else None
     at = datetime(2026, 11, 26, 12, 0, 0, 1, zone)
-    topology = TridentTopology("t")
     stream = topology.new_stream("s", FixedBatchSpout(f"k: string, at: {type_}", 1, ("a", at), ("b", at + 5 * MS)))
     kept = keep(stream.group_by("k").process(Rounded(), f"at: {type_}, now: {type_}", event_time="at"))
     run_all(topology, "in_process")
@@ -257,8 +254,7 @@ class Rounded(KeyedProcess[Any]):
         collector.emit([time, timers.now])
 
 
-def test_the_value_is_any_that_a_state_stores_and_keys_have_several_fields_and_nulls() -> None:
-    topology = TridentTopology("t")
+def test_the_value_is_any_that_a_state_stores_and_keys_have_several_fields_and_nulls(topology: TridentTopology) -> None:
     rows = [(None, 1.5, 0), ("a", 0.0, 5), ("a", -0.0, 6), ("a", None, 7), (None, 1.5, 8), ("z", 1.0, 900)]
     stream = topology.new_stream("s", FixedBatchSpout("k: string, x: double, at: bigint", 1, *rows))
     kept = keep(stream.group_by("k", "x").process("at", Remembering(), "v: string", event_time="at"))
@@ -282,8 +278,7 @@ class Remembering(KeyedProcess[Any]):
             collector.emit([str(value)])
 
 
-def test_tuples_without_a_time_are_dropped_and_counted_late_ones_are_kept() -> None:
-    topology = TridentTopology("t")
+def test_tuples_without_a_time_are_dropped_and_counted_late_ones_are_kept(topology: TridentTopology) -> None:
     stream = topology.new_stream("s", RowsSpout("user: string, at: bigint", {}))
     out = stream.group_by("user").process(Idle(), "at: bigint, n: int", event_time="at", state_name="w")
     with TopologyTestDriver(topology) as driver:
@@ -427,8 +422,7 @@ class Failing(KeyedProcess[Any]):
         (6, r"a timer at 1152921504606846976: .* of the years 1 to 9999"),
     ],
 )
-def test_an_error_fails_the_batch_and_names_key_and_time(n: int, text: str) -> None:
-    topology = TridentTopology("t")
+def test_an_error_fails_the_batch_and_names_key_and_time(n: int, text: str, topology: TridentTopology) -> None:
     stream = topology.new_stream("s", FixedBatchSpout(FIELDS, 1, ("a", n, 7)))
     stream.group_by("key").process(Failing(), "what: string", event_time="at", state_name="w")
     with pytest.raises(BatchFailedError, match=text):
@@ -466,8 +460,7 @@ CALLS: list[tuple[Callable[[Stream], Any], str]] = [
 
 
 @pytest.mark.parametrize(("call", "text"), CALLS)
-def test_a_wrong_call_is_refused(call: Callable[[Stream], Any], text: str) -> None:
-    topology = TridentTopology("t")
+def test_a_wrong_call_is_refused(call: Callable[[Stream], Any], text: str, topology: TridentTopology) -> None:
     with pytest.raises(TopologyError, match=text):
         call(topology.new_stream("s", FixedBatchSpout(FIELDS, 1, ("a", 1, 1))))
 
@@ -530,9 +523,8 @@ def test_a_key_is_found_when_it_is_due_however_far_away_with_few_panes_kept() ->
 @pytest.mark.slow
 def test_a_timer_that_is_set_later_again_and_again_is_noted_once_in_its_time(tmp_path: Path) -> None:
     entries: dict[Any, Any] = {}
-    topology = TridentTopology("t")
     batches_ = {n: [("a", n), ("b", n)] for n in range(1, 60)}
-    stream = topology.new_stream("s", RowsSpout("user: string, at: bigint", batches_))
+    topology, stream = stream_of(RowsSpout("user: string, at: bigint", batches_))
     kept = keep(stream.group_by("user").process(dict_state(entries), Idle(), "at: bigint, n: int", event_time="at"))
     with patch.object(DueRecords, "_add", autospec=True, side_effect=DueRecords._add) as added:
         run_all(topology, "in_process", log_dir=str(tmp_path))

@@ -23,7 +23,7 @@ from spouts import FixedBatchSpout
 from tests.harness.crashing_stores import WAYS, DictMap
 from tests.harness.forked import exit_code_of
 from tests.harness.servers import Server
-from tests.harness.topology_runs import RowsState, dict_state, keep, open_view
+from tests.harness.topology_runs import RowsState, dict_state, keep, open_view, stream_of
 from tests.windows.join_model import CASES, JoinModel
 from tests.windows.join_model import model_of as model_of_join
 from tests.windows.lives import LEFT, RIGHT, SIZE, SLIDING, WITHIN, move, moving_in
@@ -161,17 +161,15 @@ def lived(name: str, sums: bool, life: Any) -> None:
 
 
 def windowed(name: str, sums: bool) -> Life:
-    topology = TridentTopology("t")
-    stream = topology.new_stream("s", FixedBatchSpout(FIELDS, 1, ("a", 1, 1)))
+    topology, stream = stream_of(FixedBatchSpout(FIELDS, 1, ("a", 1, 1)))
     aggregator: Any = Sum() if sums else Numbers()
     out = "v" if sums else "v: array<bigint>"
     fired = stream.group_by("key").window(CONFIGS[name], "n", aggregator, out, bounds="start, end", state_name="w")
     return Life(topology, keep(fired))
 
 
-JOIN_ROWS = st.lists(
-    st.tuples(st.sampled_from(["a", "b", "c", None]), st.integers(0, 9), st.none() | st.integers(0, 30)), max_size=5
-)
+JOIN_ROW = st.tuples(st.sampled_from(["a", "b", "c", None]), st.integers(0, 9), st.none() | st.integers(0, 30))
+JOIN_ROWS = st.lists(JOIN_ROW, max_size=5)
 SIDES = st.tuples(JOIN_ROWS, JOIN_ROWS)
 JOINED = st.lists(st.tuples(SIDES, COUNTS, st.lists(st.tuples(FAILURES, st.none() | SIDES), max_size=2)), max_size=12)
 
@@ -285,8 +283,7 @@ def test_the_moments_of_pieces_make_that_of_the_batch() -> None:
 
 def test_the_hint_or_the_state_says_how_many() -> None:
     def partitions(hint: int | None = None, state: Any = None, grouped: bool = True) -> int:
-        topology = TridentTopology("t")
-        stream = topology.new_stream("s", FixedBatchSpout(FIELDS, 1, ("a", 1, 1)))
+        topology, stream = stream_of(FixedBatchSpout(FIELDS, 1, ("a", 1, 1)))
         over: Any = stream.group_by("key") if grouped else stream
         fired = over.tumbling_window(timedelta(seconds=1), *([] if state is None else [state]), Count(), "c")
         if hint is not None:

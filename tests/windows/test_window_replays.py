@@ -14,9 +14,9 @@ from states.memory import MemoryMapState
 from states.redis import RedisState
 from tests.harness.forked import exit_code_of, live
 from tests.harness.servers import Server
-from tests.harness.topology_runs import RowsSpout, keep, open_view, run_all
+from tests.harness.topology_runs import RowsSpout, keep, open_view, run_all, stream_of
 from tests.windows.lives import CLOCK_ROWS, clock_in
-from tests.windows.test_windows import Collect, texts
+from tests.windows.test_windows import Collect, fed, texts
 from trident import TridentTopology
 from trident.config import Config
 from trident.log.file_log import FileLog
@@ -30,8 +30,7 @@ POINTS = ["define", "process", "begin_commit:w", "put:w", "commit:w", "begin_com
 
 
 def collecting(slide: int, kind: SpoutType) -> tuple[TridentTopology, Any]:
-    topology = TridentTopology("t")
-    stream = topology.new_stream("s", RowsSpout("t: string", {}, kind))
+    topology, stream = stream_of(RowsSpout("t: string", {}, kind))
     fired = stream.sliding_window(4, slide, "t", Collect(), "ts", state_name="w")
     fired.each("ts", len, "n: bigint").persistent_aggregate(MemoryMapState(), "n", Sum(), "total")
     return topology, fired
@@ -60,8 +59,7 @@ def test_a_replay_with_other_tuples_leaves_nothing_of_the_failed_attempt(
 ) -> None:
     topology, fired = collecting(2, SpoutType.OPAQUE)
     with TopologyTestDriver(topology, max_batch_attempts=9) as driver:
-        driver.feed("s", "a")
-        driver.run()
+        fed(driver, ["a"])
         driver.feed("s", *first)
         driver.fail_at(point)
         result = driver.step()
@@ -70,8 +68,7 @@ def test_a_replay_with_other_tuples_leaves_nothing_of_the_failed_attempt(
             driver.replay("s", *then)
             driver.run()
             first = then
-        driver.feed("s", "y", "z")
-        driver.run()
+        fed(driver, ["y", "z"])
         came = ["a", *first, "y", "z"]
         wanted = [(came[max(0, end - 4) : end],) for end in range(2, len(came) + 1, 2)]
         assert [row for batch in driver.captured(fired).values() for row in batch] == wanted
@@ -83,8 +80,7 @@ def test_a_state_that_is_begun_anew_on_an_old_log_has_empty_windows(tmp_path: Pa
     batches, kept = {}, []
     for last, policy in ((1, "refuse"), (2, "discard_totals"), (3, "refuse")):
         batches[last] = [("a",), ("b",), ("c",)]
-        topology = TridentTopology("t")
-        stream = topology.new_stream("s", RowsSpout("t: string", batches))
+        topology, stream = stream_of(RowsSpout("t: string", batches))
         if last == 2:
             states = [MemoryMapState.opaque(), MemoryMapState.opaque()]  # what was kept is gone
         kept.append(keep(stream.tumbling_window(4, states[0], Count(), "n", bounds="start, end")))
@@ -94,8 +90,7 @@ def test_a_state_that_is_begun_anew_on_an_old_log_has_empty_windows(tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_batches_that_are_processed_together_are_committed_in_order() -> None:
-    topology = TridentTopology("t")
+def test_batches_that_are_processed_together_are_committed_in_order(topology: TridentTopology) -> None:
     batches = {txid: [(f"t{txid * 3 + n}",) for n in range(3)] for txid in range(40)}
     stream = topology.new_stream("s", RowsSpout("t: string", {txid + 1: rows for txid, rows in batches.items()}))
     fired = keep(stream.sliding_window(10, 5, "t", Collect(), "ts", bounds="start, end"), "k1")

@@ -11,7 +11,8 @@ import pytest
 from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
 from tests.harness.crashing_stores import DictMap
-from tests.harness.topology_runs import RowsSpout, keep, run_all
+from tests.harness.topology_runs import RowsSpout, keep, run_all, stream_of
+from tests.windows.test_windows import fed
 from tests.windows.test_windows_model import CONFIGS, Numbers
 from trident import BatchFailedError, Fields, TridentTopology
 from trident.arrow import schema_of
@@ -102,9 +103,8 @@ def test_eight_runs_of_a_level_become_one_of_the_next() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("sums", [True, False])
 def test_thousands_of_batches_in_one_window_leave_a_small_directory_and_no_orphans(sums: bool) -> None:
-    topology = TridentTopology("t")
     config = TumblingDurationWindow.of(1000 * S).by_event_time("n")
-    stream = topology.new_stream("s", FixedBatchSpout("n: bigint", 1, (1,)))
+    topology, stream = stream_of(FixedBatchSpout("n: bigint", 1, (1,)))
     stream.window(config, "n", *([Sum(), "n"] if sums else [Numbers(), "v: array<bigint>"]))
     node = topology.graph().nodes[-1]
     assert isinstance(node, WindowNode)
@@ -128,8 +128,7 @@ def test_thousands_of_batches_in_one_window_leave_a_small_directory_and_no_orpha
 
 
 @pytest.mark.slow
-def test_what_fired_is_deleted_from_the_store() -> None:
-    topology = TridentTopology("t")
+def test_what_fired_is_deleted_from_the_store(topology: TridentTopology) -> None:
     state = MemoryMapState()
     batches = {txid: [(txid,), (txid,)] for txid in range(1, 101)}
     counts = keep(topology.new_stream("s", RowsSpout("n: int", batches)).tumbling_window(10, state, Count(), "c"))
@@ -258,8 +257,7 @@ def test_a_window_of_each_key_does_not_take_over_what_others_left(length: int, s
     topology, state = TridentTopology("t"), MemoryMapState()
     topology.new_stream("s", RowsSpout("w: string", {})).group_by("w").tumbling_window(length, state, Count(), "n")
     with TopologyTestDriver(topology, max_batch_attempts=1) as driver:
-        driver.feed("s", "a")
-        driver.run()
+        fed(driver, ["a"])
         (record,) = [found for key, found in _entries(state).items() if key == ("key", "a")]
         _entries(state)["key", "a"] = record._replace(curr=encode(stored))
         driver.feed("s", "a")
@@ -276,13 +274,9 @@ MS = timedelta(milliseconds=1)
 SEVERAL_FIELDS = "key: string, n: int, at: bigint"
 NATIVE: dict[str, Any] = {"total": Sum("n"), "rows": Count(), "most": Max("n"), "mean": Avg("n")}
 OTHERS: dict[str, Any] = {
-    "total": Sum("n"),
-    "best": ArgMax("at", by="n"),
-    "kinds": CountDistinct("n"),
-    "spread": StdDev("n"),
-    "all": Collect("n"),
-    "last": ("n, at", Last(by="at")),
-}
+    "total": Sum("n"), "best": ArgMax("at", by="n"), "kinds": CountDistinct("n"), "spread": StdDev("n"),
+    "all": Collect("n"), "last": ("n, at", Last(by="at")),
+}  # fmt: skip
 POINTS = ("process", "begin_commit:w", "put:w", "commit:w", "record")
 
 
@@ -326,9 +320,8 @@ def test_each_result_is_that_of_a_window_of_its_own(name: str, aggregates: dict[
             assert in_any_order([(*row[:3], row[3 + at]) for row in rows]) == in_any_order(alone[one][txid])
 
 
-def test_late_rows_come_as_they_were_beside_several_results(engine: str) -> None:
+def test_late_rows_come_as_they_were_beside_several_results(engine: str, topology: TridentTopology) -> None:
     ten = TumblingDurationWindow.of(10 * MS).by_event_time("at")
-    topology = TridentTopology("t")
     rows = [("a", 1, 1), ("a", 2, 3), ("b", 5, 12), ("a", 9, 2), ("a", 3, 13), ("c", 0, 90)]
     stream = topology.new_stream("s", FixedBatchSpout(SEVERAL_FIELDS, 3, *rows))
     windows, late = stream.group_by("key").window_with_late_rows(ten, NATIVE, "found")
@@ -338,8 +331,7 @@ def test_late_rows_come_as_they_were_beside_several_results(engine: str) -> None
     assert kept_late.rows == [("a", 9, 2)]
 
 
-def test_a_window_of_a_whole_stream_and_one_wide_aggregate_by_itself() -> None:
-    topology = TridentTopology("t")
+def test_a_window_of_a_whole_stream_and_one_wide_aggregate_by_itself(topology: TridentTopology) -> None:
     stream = topology.new_stream("s", FixedBatchSpout(SEVERAL_FIELDS, 4, *[("a", n, n) for n in range(8)]))
     several, mean = keep(stream.tumbling_window(4, NATIVE), "k"), keep(stream.tumbling_window(4, Avg("n"), "mean"), "m")
     run_all(topology, "in_process")
@@ -347,8 +339,7 @@ def test_a_window_of_a_whole_stream_and_one_wide_aggregate_by_itself() -> None:
     assert mean.rows == [(1.5,), (5.5,)]
 
 
-def test_explain_names_them() -> None:
-    topology = TridentTopology("t")
+def test_explain_names_them(topology: TridentTopology) -> None:
     stream = topology.new_stream("s", FixedBatchSpout(SEVERAL_FIELDS, 1, ("a", 1, 1)))
     stream.group_by("key").tumbling_window(4, {"total": Sum("n"), "rows": Count()})
     assert "window aggregates-window: tumbling count of 4 by key: Sum(n), Count" in topology.explain()

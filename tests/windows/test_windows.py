@@ -11,7 +11,7 @@ import pytest
 
 from spouts import FixedBatchSpout
 from states.memory import LRUMemoryMapState, MemoryMapState
-from tests.harness.topology_runs import RowsSpout, dict_state, keep, operation, run_all, start, topology_of
+from tests.harness.topology_runs import RowsSpout, dict_state, keep, operation, run_all, start, stream_of, topology_of
 from tests.windows.test_windows_model import Numbers
 from trident import BatchFailedError, Stream, TopologyError, TridentCollector, TridentTopology, TridentTuple
 from trident.channel import Clock
@@ -102,8 +102,7 @@ def rows(*values: Any) -> list[tuple[Any, ...]]:
     return [value if isinstance(value, tuple) else (value,) for value in values]
 
 
-def test_count_windows_are_storms_but_over_the_whole_stream(engine: str) -> None:
-    topology = TridentTopology("t")
+def test_count_windows_are_storms_but_over_the_whole_stream(engine: str, topology: TridentTopology) -> None:
     spout = RowsSpout("t: string", {1: rows(*texts(0, 2)), 2: rows(*texts(3, 7)), 3: rows("t8")})
     stream = topology.new_stream("s", spout)
     sliding = keep(stream.sliding_window(4, 2, "t", Collect(), "ts", state_name="a"), "k1")
@@ -120,8 +119,7 @@ def test_count_windows_are_storms_but_over_the_whole_stream(engine: str) -> None
     assert ends.rows == [("t0",), ("t2",), ("t3",), ("t5",), ("t6",), ("t8",)]
 
 
-def test_a_grouped_count_window_counts_each_key_by_itself(engine: str) -> None:
-    topology = TridentTopology("t")
+def test_a_grouped_count_window_counts_each_key_by_itself(engine: str, topology: TridentTopology) -> None:
     given = {1: [("a", 1), ("b", 2), ("a", 3)], 2: [("a", 4), (None, 5), ("b", 6), (None, 7)], 3: [("a", 8)] * 5}
     words = topology.new_stream("s", RowsSpout("w: string, n: int", given)).group_by("w")
     counts = keep(words.sliding_window(4, 2, Count(), "count", bounds="start, end"), "k1")
@@ -133,18 +131,15 @@ def test_a_grouped_count_window_counts_each_key_by_itself(engine: str) -> None:
         2: [(None, 0, 2, 2), ("b", 0, 2, 2)],
         3: [("a", 0, 4, 4), ("a", 2, 6, 4), ("a", 4, 8, 4)],
     }
-    assert sorted(sums.rows, key=repr) == [
-        ("a", 16), ("a", 28), ("a", 32), ("a", 4), ("b", 8), (None, 12)
-    ]  # fmt: skip
+    assert sorted(sums.rows, key=repr) == [("a", 16), ("a", 28), ("a", 32), ("a", 4), ("b", 8), (None, 12)]
     assert kept.rows == [("a", [1, 3, 4]), ("a", [8, 8, 8])]
 
 
 def test_windows_by_the_time_of_the_batch(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = WallClock()
     monkeypatch.setattr(drive, "Clock", lambda: clock)
-    topology = TridentTopology("t")
     spout = RowsSpout("w: string", {1: rows("a", "b", "a")})
-    words = topology.new_stream("s", spout)
+    topology, words = stream_of(spout)
     grouped = keep(words.group_by("w").tumbling_window(S, Count(), "n", bounds="start, end", state_name="a"), "k1")
     last = keep(words.sliding_window(2 * S, S, "w", Collect(), "ws", bounds="start, end", state_name="b"), "k2")
     clock.now = 10_300
@@ -162,8 +157,7 @@ def test_windows_by_the_time_of_the_batch(engine: str, monkeypatch: pytest.Monke
     assert last.batches == {3: [(at(9_000), first[1], texts)], 4: [(first[0], second[1], texts)]}
 
 
-def test_windows_by_event_time(engine: str) -> None:
-    topology = TridentTopology("t")
+def test_windows_by_event_time(engine: str, topology: TridentTopology) -> None:
     event_time = TumblingDurationWindow.of(10 * MS).by_event_time("at", delay=5 * MS, allowed_lateness=10 * MS)
     given = {
         1: [("a", at(1)), ("b", at(9)), ("b", at(14)), ("x", None)],  # watermark 9: nothing is complete
@@ -201,9 +195,8 @@ def test_windows_by_event_time(engine: str) -> None:
     ],
 )
 def test_event_times_of_other_types(type_: str, make: Callable[[int], Any], bound: Callable[[int], Any]) -> None:
-    topology = TridentTopology("t")
     given = {1: [(make(-25),), (make(-1),), (make(0),)], 2: [(make(10),)]}
-    stream = topology.new_stream("s", RowsSpout(f"at: {type_}", given))
+    topology, stream = stream_of(RowsSpout(f"at: {type_}", given))
     config = SlidingDurationWindow.of(20 * MS, 10 * MS).by_event_time("at")
     fired = keep(stream.window(config, Count(), "n", bounds="start, end"))
     run_all(topology, "in_process")
@@ -213,9 +206,8 @@ def test_event_times_of_other_types(type_: str, make: Callable[[int], Any], boun
     }
 
 
-def test_a_window_that_begins_before_the_calendar_does_has_a_bound_that_can_be_read() -> None:
+def test_a_window_that_begins_before_the_calendar_does_has_a_bound_that_can_be_read(topology: TridentTopology) -> None:
     first = dt.datetime(1, 1, 1, tzinfo=dt.UTC)
-    topology = TridentTopology("t")
     week = TumblingDurationWindow.of(timedelta(days=7)).by_event_time("at")
     windows = topology.new_stream("s", RowsSpout("at: timestamp", {})).window(week, Count(), "n", bounds="a, b")
     kept = keep(windows.each("a", lambda start: start.year, "year: int").project("year", "n"))
@@ -224,8 +216,7 @@ def test_a_window_that_begins_before_the_calendar_does_has_a_bound_that_can_be_r
     assert kept.rows == [(1, 1)]
 
 
-def test_a_latest_event_far_ahead_costs_nothing_and_fires_what_it_passes() -> None:
-    topology = TridentTopology("t")
+def test_a_latest_event_far_ahead_costs_nothing_and_fires_what_it_passes(topology: TridentTopology) -> None:
     year = 365 * 24 * 3600 * 1000
     stream = topology.new_stream("s", RowsSpout("at: bigint", {1: [(1,), (50 * year,)], 2: [(51 * year,)]}))
     config = SlidingDurationWindow.of(3 * MS, 1 * MS).by_event_time("at")
@@ -234,10 +225,9 @@ def test_a_latest_event_far_ahead_costs_nothing_and_fires_what_it_passes() -> No
     assert [row[1] for row in fired.rows] == [at(2), at(3), at(4), *(at(50 * year + ms) for ms in (1, 2, 3))]
 
 
-def test_equal_keys_are_one_key_whatever_their_bits() -> None:
+def test_equal_keys_are_one_key_whatever_their_bits(topology: TridentTopology) -> None:
     nans = [struct.unpack("d", struct.pack("Q", bits))[0] for bits in (0x7FF8000000000000, 0x7FF8000000000001)]
     given = {1: [(0.0, 1), (nans[0], 1), (None, 1)], 2: [(-0.0, 2), (nans[1], 2), (None, 2)], 3: [(1.0, 15)]}
-    topology = TridentTopology("t")
     stream = topology.new_stream("s", RowsSpout("key: double, at: bigint", given))
     config = TumblingDurationWindow.of(10 * MS).by_event_time("at", delay=4 * MS)
     kept = []
@@ -253,8 +243,7 @@ def test_equal_keys_are_one_key_whatever_their_bits() -> None:
         )
 
 
-def test_parts_of_one_and_of_several_panes_come_together() -> None:
-    topology = TridentTopology("t")
+def test_parts_of_one_and_of_several_panes_come_together(topology: TridentTopology) -> None:
     one = topology.new_stream("one", RowsSpout("w: string, at: bigint", {1: [("a", 1), ("b", 2), ("a", 3)]}))
     many = topology.new_stream("many", RowsSpout("w: string, at: bigint", {1: [("a", 4), ("a", 15)], 2: [("b", 3)]}))
     words = topology.merge(one, many).group_by("w")
@@ -264,8 +253,7 @@ def test_parts_of_one_and_of_several_panes_come_together() -> None:
     assert (fired.batches, metrics) == ({1: [("a", 3), ("b", 1)]}, {"n-window/late": 1})
 
 
-def test_a_window_goes_on_to_further_steps_and_windows(engine: str) -> None:
-    topology = TridentTopology("t")
+def test_a_window_goes_on_to_further_steps_and_windows(engine: str, topology: TridentTopology) -> None:
     words = topology.new_stream("s", RowsSpout("w: string", {1: rows(*"abab"), 2: rows(*"aaaa"), 3: rows(*"bb")}))
     fired = words.group_by("w").tumbling_window(2, Count(), "n")
     totals = fired.group_by("w").persistent_aggregate(MemoryMapState(), "n", Sum(), "total")
@@ -275,8 +263,7 @@ def test_a_window_goes_on_to_further_steps_and_windows(engine: str) -> None:
     assert sorted(pairs.rows) == [("a+a",), ("a+b",)]
 
 
-def test_an_in_process_window_sees_what_an_aggregator_without_fields_sees() -> None:
-    topology = TridentTopology("t")
+def test_an_in_process_window_sees_what_an_aggregator_without_fields_sees(topology: TridentTopology) -> None:
     stream = topology.new_stream("s", RowsSpout("w: string", {1: rows(*"abab"), 2: rows("a")}))
     ungrouped = keep(stream.tumbling_window(2, Empty(), "n: int", state_name="a"), "k1")
     grouped = keep(stream.group_by("w").tumbling_window(3, Empty(), "n: int", state_name="b"), "k2")
@@ -296,8 +283,7 @@ FragileFold = operation(
 )
 
 
-def test_a_tuple_that_a_combiner_cannot_take_is_put_aside_by_time(tmp_path: Any) -> None:
-    topology = TridentTopology("t")
+def test_a_tuple_that_a_combiner_cannot_take_is_put_aside_by_time(tmp_path: Any, topology: TridentTopology) -> None:
     given = {1: [(13, 1), (2, 2)], 2: [(13, 15)], 3: [(7, 31)]}
     stream = topology.new_stream("s", RowsSpout("n: int, at: bigint", given))
     config = TumblingDurationWindow.of(10 * MS).by_event_time("at")
@@ -308,8 +294,7 @@ def test_a_tuple_that_a_combiner_cannot_take_is_put_aside_by_time(tmp_path: Any)
     assert sum(line.count("13") > 0 for path in tmp_path.iterdir() for line in path.read_text().splitlines()) == 2
 
 
-def test_what_a_reducer_does_not_bear_fails_the_batch_that_completes_the_window() -> None:
-    topology = TridentTopology("t")
+def test_what_a_reducer_does_not_bear_fails_the_batch_that_completes_the_window(topology: TridentTopology) -> None:
     topology.new_stream("s", RowsSpout("n: int", {})).tumbling_window(2, "n", FragileFold(), "n: int")
     with TopologyTestDriver(topology, max_batch_attempts=2) as driver:
         fed(driver, [13])
@@ -327,31 +312,28 @@ def _of_a_wrong_type(value: Any) -> Any:
     return value
 
 
-@pytest.mark.parametrize(
-    ("make", "text"),
-    [
-        (lambda: SlidingCountWindow.of(2, 5), "length 2 and slide 5: the slide must not be greater"),
-        (lambda: SlidingDurationWindow.of(S, 2 * S), "length 0:00:01 and slide 0:00:02: the slide must not"),
-        (lambda: TumblingCountWindow.of(0), "length 0: give a whole number of tuples"),
-        (lambda: SlidingCountWindow.of(3, -1), "slide -1: give a whole number"),
-        (lambda: TumblingCountWindow.of(_of_a_wrong_type(2.5)), r"length 2\.5: give"),
-        (lambda: TumblingCountWindow.of(True), "length True: give"),
-        (lambda: TumblingCountWindow.of(10**30), "give a whole number of tuples"),
-        (lambda: WindowConfig(3, 3), "a WindowConfig is made by of: TumblingCountWindow"),
-        (lambda: TumblingDurationWindow.of(_of_a_wrong_type(5)), "length of a window by time is a timedelta, .* got 5"),
-        (lambda: TumblingDurationWindow.of(timedelta(microseconds=999)), "give whole milliseconds, at least 1"),
-        (lambda: SlidingDurationWindow.of(S, timedelta(0)), r"slide datetime.timedelta\(0\) of a window"),
-        (lambda: TumblingDurationWindow.of(S).by_event_time("at", delay=-S), "delay .* at least 0"),
-        (lambda: SessionWindow.of(timedelta(0), "at"), r"gap datetime.timedelta\(0\) of a window: give whole millisec"),
-        (lambda: SessionWindow.of(_of_a_wrong_type("30m"), "at"),
-            "gap of a window by time is a timedelta, .* got '30m'"),
-        (lambda: SessionWindow.of(S, _of_a_wrong_type(None)), "takes the name of one field, got None"),
-        (lambda: SessionWindow.of(S, ""), "takes the name of one field, got ''"),
-        (lambda: SessionWindow.of(S, "at", delay=-S), "delay .* at least 0"),
-        (lambda: TumblingDurationWindow.of(S).by_event_time(_of_a_wrong_type(["at"])),
-            r"takes the name of one field, got \['at'\]"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("make", "text"), [
+    (lambda: SlidingCountWindow.of(2, 5), "length 2 and slide 5: the slide must not be greater"),
+    (lambda: SlidingDurationWindow.of(S, 2 * S), "length 0:00:01 and slide 0:00:02: the slide must not"),
+    (lambda: TumblingCountWindow.of(0), "length 0: give a whole number of tuples"),
+    (lambda: SlidingCountWindow.of(3, -1), "slide -1: give a whole number"),
+    (lambda: TumblingCountWindow.of(_of_a_wrong_type(2.5)), r"length 2\.5: give"),
+    (lambda: TumblingCountWindow.of(True), "length True: give"),
+    (lambda: TumblingCountWindow.of(10**30), "give a whole number of tuples"),
+    (lambda: WindowConfig(3, 3), "a WindowConfig is made by of: TumblingCountWindow"),
+    (lambda: TumblingDurationWindow.of(_of_a_wrong_type(5)), "length of a window by time is a timedelta, .* got 5"),
+    (lambda: TumblingDurationWindow.of(timedelta(microseconds=999)), "give whole milliseconds, at least 1"),
+    (lambda: SlidingDurationWindow.of(S, timedelta(0)), r"slide datetime.timedelta\(0\) of a window"),
+    (lambda: TumblingDurationWindow.of(S).by_event_time("at", delay=-S), "delay .* at least 0"),
+    (lambda: SessionWindow.of(timedelta(0), "at"), r"gap datetime.timedelta\(0\) of a window: give whole millisec"),
+    (lambda: SessionWindow.of(_of_a_wrong_type("30m"), "at"),
+        "gap of a window by time is a timedelta, .* got '30m'"),
+    (lambda: SessionWindow.of(S, _of_a_wrong_type(None)), "takes the name of one field, got None"),
+    (lambda: SessionWindow.of(S, ""), "takes the name of one field, got ''"),
+    (lambda: SessionWindow.of(S, "at", delay=-S), "delay .* at least 0"),
+    (lambda: TumblingDurationWindow.of(S).by_event_time(_of_a_wrong_type(["at"])),
+        r"takes the name of one field, got \['at'\]"),
+])  # fmt: skip
 def test_a_wrong_window_is_refused_when_it_is_made(make: Callable[[], WindowConfig], text: str) -> None:
     with pytest.raises(TopologyError, match=text):
         make()
@@ -362,43 +344,40 @@ def test_equal_length_and_slide_are_allowed() -> None:
     assert str(SlidingDurationWindow.of(3 * S, S)) == "sliding time of 0:00:03 every 0:00:01"
 
 
-@pytest.mark.parametrize(
-    ("call", "text"),
-    [
-        (lambda s: s.tumbling_window(2, "x", Sum(), "n"), r"no field 'x' of stream 's'; it has \['w', 'n', 'at'\]"),
-        (lambda s: s.tumbling_window(2, "w", Sum(), "n"), "Sum needs a number, but field 'w' is string"),
-        (lambda s: s.tumbling_window(2, Count()), "window of Count does not say what its output is called"),
-        (lambda s: s.tumbling_window(4, Avg("n")), "does not say what its output is called"),
-        (lambda s: s.group_by("w").tumbling_window(4, {"w": Count()}), "'w'"),
-        (lambda s: s.group_by("w").tumbling_window(4, {"start": Count()}, bounds="start, end"), "'start'"),
-        (lambda s: s.tumbling_window(2, Count, "n"), r"which is a class; give an object: Count\(\)"),
-        (lambda s: s.window(SESSIONS, Count(), "n"), "gap 0:00:01 by event time at, delay 0:00:00 needs a key"),
-        (lambda s: s.group_by("w").window(SessionWindow.of(S, "n"), Count(), "c"), "event time 'n' is int; it must be a tim"),
-        (lambda s: s.group_by("w").window(SessionWindow.of(S, "x"), Count(), "c"), "no field 'x' of stream 's'; it has"),
-        (lambda s: s.group_by("w").window(SESSIONS, MemoryMapState.transactional(), Count(), "c"),
-            "only an opaque state lets a replay take back"),
-        (lambda s: s.window_with_late_rows(TumblingCountWindow.of(2), Count(), "c"), "late for a window of tumbling count"),
-        (lambda s: s.window_with_late_rows(TumblingDurationWindow.of(S), Count(), "c"), "tumbling time of 0:00:01: call win"),
-        (lambda s: s.window(4, Count(), "n"), "4 is not a window configuration, as TumblingCountWindow.of"),
-        (lambda s: s.tumbling_window("4", Count(), "n"), "give a whole number of tuples"),
-        (lambda s: s.sliding_window(4, S, Count(), "n"), "two numbers of tuples, or two timedeltas"),
-        (lambda s: s.group_by("w").tumbling_window(2, Count(), "w"), "cannot add field 'w'"),
-        (lambda s: s.tumbling_window(2, Count(), "n", bounds="start"), "bounds='start': name two fields"),
-        (lambda s: s.tumbling_window(2, Count(), "n", bounds="a: string, b"), "here they are bigint"),
-        (lambda s: s.tumbling_window(2, Count(), "n", bounds="a, n"), "cannot add field 'n'"),
-        (lambda s: s.tumbling_window(2, MemoryMapState.transactional(), Count(), "n"),
-         "state 'n-window', which is transactional; only an opaque state"),
-        (lambda s: s.tumbling_window(2, LRUMemoryMapState.opaque(9), Count(), "n"), "state 'n-window', which forgets"),
-        (lambda s: s.tumbling_window(2, Count(), "$pane"), r"cannot take or give '\$pane': names that begin with \$"),
-        (lambda s: s.each("n", lambda n: n, "$at: int").tumbling_window(2, "$at", Sum(), "n2"), r"take or give '\$at'"),
-        (lambda s: s.tumbling_window(2, dict_state({}, partitions=3), Count(), "n"), "insists on 3 partitions"),
-        (lambda s: s.window(TumblingDurationWindow.of(S).by_event_time("w"), Count(), "c"),
-         "event time 'w' is string; it must be a timestamp"),
-        (lambda s: s.window(TumblingDurationWindow.of(S).by_event_time("n"), Count(), "c"), "'n' is int"),
-        (lambda s: s.window(TumblingDurationWindow.of(S).by_event_time("when"), Count(), "c"), "no field 'when'"),
-        (lambda s: topology_of(s).new_drpc_stream("f").tumbling_window(2, Count(), "n"), "requests of DRPC function 'f'"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("call", "text"), [
+    (lambda s: s.tumbling_window(2, "x", Sum(), "n"), r"no field 'x' of stream 's'; it has \['w', 'n', 'at'\]"),
+    (lambda s: s.tumbling_window(2, "w", Sum(), "n"), "Sum needs a number, but field 'w' is string"),
+    (lambda s: s.tumbling_window(2, Count()), "window of Count does not say what its output is called"),
+    (lambda s: s.tumbling_window(4, Avg("n")), "does not say what its output is called"),
+    (lambda s: s.group_by("w").tumbling_window(4, {"w": Count()}), "'w'"),
+    (lambda s: s.group_by("w").tumbling_window(4, {"start": Count()}, bounds="start, end"), "'start'"),
+    (lambda s: s.tumbling_window(2, Count, "n"), r"which is a class; give an object: Count\(\)"),
+    (lambda s: s.window(SESSIONS, Count(), "n"), "gap 0:00:01 by event time at, delay 0:00:00 needs a key"),
+    (lambda s: s.group_by("w").window(SessionWindow.of(S, "n"), Count(), "c"), "event time 'n' is int; it must be a tim"),
+    (lambda s: s.group_by("w").window(SessionWindow.of(S, "x"), Count(), "c"), "no field 'x' of stream 's'; it has"),
+    (lambda s: s.group_by("w").window(SESSIONS, MemoryMapState.transactional(), Count(), "c"),
+        "only an opaque state lets a replay take back"),
+    (lambda s: s.window_with_late_rows(TumblingCountWindow.of(2), Count(), "c"), "late for a window of tumbling count"),
+    (lambda s: s.window_with_late_rows(TumblingDurationWindow.of(S), Count(), "c"), "tumbling time of 0:00:01: call win"),
+    (lambda s: s.window(4, Count(), "n"), "4 is not a window configuration, as TumblingCountWindow.of"),
+    (lambda s: s.tumbling_window("4", Count(), "n"), "give a whole number of tuples"),
+    (lambda s: s.sliding_window(4, S, Count(), "n"), "two numbers of tuples, or two timedeltas"),
+    (lambda s: s.group_by("w").tumbling_window(2, Count(), "w"), "cannot add field 'w'"),
+    (lambda s: s.tumbling_window(2, Count(), "n", bounds="start"), "bounds='start': name two fields"),
+    (lambda s: s.tumbling_window(2, Count(), "n", bounds="a: string, b"), "here they are bigint"),
+    (lambda s: s.tumbling_window(2, Count(), "n", bounds="a, n"), "cannot add field 'n'"),
+    (lambda s: s.tumbling_window(2, MemoryMapState.transactional(), Count(), "n"),
+     "state 'n-window', which is transactional; only an opaque state"),
+    (lambda s: s.tumbling_window(2, LRUMemoryMapState.opaque(9), Count(), "n"), "state 'n-window', which forgets"),
+    (lambda s: s.tumbling_window(2, Count(), "$pane"), r"cannot take or give '\$pane': names that begin with \$"),
+    (lambda s: s.each("n", lambda n: n, "$at: int").tumbling_window(2, "$at", Sum(), "n2"), r"take or give '\$at'"),
+    (lambda s: s.tumbling_window(2, dict_state({}, partitions=3), Count(), "n"), "insists on 3 partitions"),
+    (lambda s: s.window(TumblingDurationWindow.of(S).by_event_time("w"), Count(), "c"),
+     "event time 'w' is string; it must be a timestamp"),
+    (lambda s: s.window(TumblingDurationWindow.of(S).by_event_time("n"), Count(), "c"), "'n' is int"),
+    (lambda s: s.window(TumblingDurationWindow.of(S).by_event_time("when"), Count(), "c"), "no field 'when'"),
+    (lambda s: topology_of(s).new_drpc_stream("f").tumbling_window(2, Count(), "n"), "requests of DRPC function 'f'"),
+])  # fmt: skip
 def test_a_wrong_call_is_refused(call: Callable[[Stream], Any], text: str) -> None:
     spout = FixedBatchSpout("w: string, n: int, at: timestamp", 2, [("a", 1, at(0))])
     with pytest.raises(TopologyError, match=text):
@@ -413,16 +392,14 @@ class _NoKind:
         return state if partition_index == 0 else None
 
 
-def test_a_state_that_says_its_kind_late_is_refused_at_the_start() -> None:
-    topology = TridentTopology("t")
+def test_a_state_that_says_its_kind_late_is_refused_at_the_start(topology: TridentTopology) -> None:
     topology.new_stream("s", RowsSpout("w: string", {})).tumbling_window(2, StateSpec(_NoKind()), Count(), "n")
     said = r"state 'n-window' \(MemoryMap\) is transactional, but window 's/Count@n-window' needs"
     with pytest.raises(TopologyError, match=said):
         start(topology, "in_process")
 
 
-def test_a_spout_that_promises_nothing_is_refused() -> None:
-    topology = TridentTopology("t")
+def test_a_spout_that_promises_nothing_is_refused(topology: TridentTopology) -> None:
     spout = RowsSpout("w: string", {}, SpoutType.NON_TRANSACTIONAL)
     topology.new_stream("s", spout).tumbling_window(2, Count(), "n")
     with pytest.raises(InexactPairingError, match="feeds state 'n-window', which is opaque"):
@@ -448,8 +425,7 @@ def test_a_changed_window_on_an_old_log_is_refused_with_the_difference(tmp_path:
         start(changed, "in_process", log_dir=str(tmp_path))
 
 
-def test_explain_describe_and_the_drawings_show_it() -> None:
-    topology = TridentTopology("t")
+def test_explain_describe_and_the_drawings_show_it(topology: TridentTopology) -> None:
     by_event_time(topology, 10 * S, MemoryMapState.opaque())
     config = "tumbling time of 0:00:10 by event time at, delay 0:00:01, allowed lateness 0:00:00"
     text = topology.explain()

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from states.memory import MemoryMapState
-from tests.harness.topology_runs import RowsSpout
+from tests.harness.topology_runs import RowsSpout, stream_of
 from tests.windows.window_model import Fired, Row, model_of
-from trident import TridentTopology, TridentTuple
+from trident import TridentTuple
 from trident.operations import (
     ReducerAggregator,
     SessionWindow,
@@ -101,8 +101,7 @@ def lived(name: str, grouped: bool, sums: bool, life: Any, partitions: int) -> N
     Whatever the number of partitions, the same fires in the same batch; a window of the stream has one of them.
     """
     config, model = CONFIGS[name], model_of(CONFIGS[name], grouped)
-    topology = TridentTopology("t")
-    stream = topology.new_stream("s", RowsSpout("key: string, n: int, at: bigint", {}, SpoutType.OPAQUE))
+    topology, stream = stream_of(RowsSpout("key: string, n: int, at: bigint", {}, SpoutType.OPAQUE))
     over: Any = stream.group_by("key") if grouped else stream
     aggregator: Any = Sum() if sums else Numbers()
     out = "v" if sums else "v: array<bigint>"

@@ -1,7 +1,5 @@
 """What windows are, in plain Python that keeps everything and looks through all of it: what the tests compare with."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +13,7 @@ Fired = tuple[Any, ...]
 """Key (None of the whole stream), start, end, and the numbers, in ordinates."""
 
 
-def model_of(config: WindowConfig, grouped: bool) -> WindowModel | SessionModel:
+def model_of(config: WindowConfig, grouped: bool) -> "WindowModel | SessionModel":
     return SessionModel(config) if isinstance(config, SessionWindow) else WindowModel(config, grouped)
 
 

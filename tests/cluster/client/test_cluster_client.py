@@ -107,20 +107,19 @@ def test_a_topology_is_steered(client: ClusterClient) -> None:
 
 def test_errors_are_those_of_nimbus(client: ClusterClient) -> None:
     client.submit(packed())
-    with pytest.raises(NameTaken, match="the cluster has a topology 'mine', submitted at"):
-        client.submit(packed())
-    with pytest.raises(NoSuchTopology, match="no topology 'none' in this cluster; its topologies are: mine"):
-        client.activate("none")
-    with pytest.raises(BadPackage, match="made with Python 2.7"):
-        client.submit(packed(python="2.7"), "other")
-    with pytest.raises(ConfigError, match="max_spout_pending"):
-        client.submit(packed(), "other", {"max_spout_pendin": "1"})
-    with pytest.raises(ClusterError, match="'a/b' cannot name a topology"):
-        client.submit(packed(), "a/b")
-    with pytest.raises(ClusterError, match="parallelism_hint"):
-        client.rebalance("mine", executors={"lines": 2})
-    with pytest.raises(ClusterError, match="workers: expected a whole number from 1 to 10,000, not 'two'"):
-        client.submit(packed(), "other", workers="two")  # type: ignore[arg-type]
+    wrong: Any = "two"
+    for call, error, said in (
+        (lambda: client.submit(packed()), NameTaken, "the cluster has a topology 'mine', submitted at"),
+        (lambda: client.activate("none"), NoSuchTopology, "no topology 'none' in this cluster; its topologies are: mine"),
+        (lambda: client.submit(packed(python="2.7"), "other"), BadPackage, "made with Python 2.7"),
+        (lambda: client.submit(packed(), "other", {"max_spout_pendin": "1"}), ConfigError, "max_spout_pending"),
+        (lambda: client.submit(packed(), "a/b"), ClusterError, "'a/b' cannot name a topology"),
+        (lambda: client.rebalance("mine", executors={"lines": 2}), ClusterError, "parallelism_hint"),
+        (lambda: client.submit(packed(), "other", workers=wrong), ClusterError,
+         "workers: expected a whole number from 1 to 10,000, not 'two'"),
+    ):  # fmt: skip
+        with pytest.raises(error, match=said):
+            call()
     assert [each.base.storm_name for each in client.topologies()] == ["mine"]
 
 

@@ -142,14 +142,11 @@ def test_a_file_that_no_package_can_hold_is_named_before_anything_is_sent(folder
         make_package("counts.py:topology")
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "-r other.txt", "-e .", "./wheels/x.whl", "-c pins.txt", "--requirement=other.txt", "x @ file:///home/ann/x.whl",
-        "file:///home/ann/x.whl", "--find-links wheels", "--find-links=file:///home/ann", "-rother.txt", "-e.", "-f./wheels",
-        "wheels/x-1.0-py3-none-any.whl", "x-1.0.tar.gz",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("line", [
+    "-r other.txt", "-e .", "./wheels/x.whl", "-c pins.txt", "--requirement=other.txt", "x @ file:///home/ann/x.whl",
+    "file:///home/ann/x.whl", "--find-links wheels", "--find-links=file:///home/ann", "-rother.txt", "-e.", "-f./wheels",
+    "wheels/x-1.0-py3-none-any.whl", "x-1.0.tar.gz",
+])  # fmt: skip
 def test_requirements_that_name_files_of_this_machine_are_refused(folder: Path, line: str) -> None:
     write_files(folder, {"needed.txt": f"requests\n{line}\n"})
     with pytest.raises(BadPackage, match="refers to this machine"):

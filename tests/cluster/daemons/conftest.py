@@ -7,7 +7,6 @@ import pytest
 
 from tests.cluster.daemons.counted import LogWatch, goes_on, stop_and_check
 from tests.harness.cluster_machines import MachineCluster
-from tests.harness.servers import Server
 from tests.harness.zookeeper_servers import ZooKeeperEnsemble, start_zookeeper
 
 
@@ -25,11 +24,6 @@ def ensemble(tmp_path: Path) -> Iterator[ZooKeeperEnsemble]:
     """A ZooKeeper of three members, whose deaths are its test's own."""
     with start_zookeeper(tmp_path / "zookeeper", members=3) as made:
         yield made
-
-
-@pytest.fixture
-def redis_url(redis_server: Server) -> str:
-    return f"redis://{redis_server.address}/0"
 
 
 @pytest.fixture

@@ -1,11 +1,10 @@
 """What the counting topology of `tests.harness.cluster_machines` has counted, and who committed its batches."""
 
-from __future__ import annotations
-
 import re
 import threading
 from itertools import pairwise
 from pathlib import Path
+from typing import Self
 
 import psutil
 import pyarrow as pa
@@ -86,7 +85,7 @@ class LogWatch:
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"watch-{name}", daemon=True)
 
-    def __enter__(self) -> LogWatch:
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 

@@ -68,7 +68,8 @@ def test_drivers_outlast_a_lost_majority(cluster: MachineCluster, ensemble: ZooK
         member.kill()
     ends, last = time.monotonic() + _AWAY_S, last_txid(file_log)
     while time.monotonic() < ends:  # the one does not even wait
-        goes_on_in(file_log)
+        wanted = last_txid(file_log) + 5
+        until(lambda: last_txid(file_log) >= wanted, "five more batches are committed")  # noqa: B023  at once
         assert all(not is_gone(each) for each in drivers.values())
     assert last_txid(file_log) > last + 20
     for member in gone:
@@ -83,11 +84,6 @@ def test_drivers_outlast_a_lost_majority(cluster: MachineCluster, ensemble: ZooK
     until(lambda: other not in cluster.state.active_storms(), "it is forgotten")
     until(lambda: is_gone(drivers[other]), "its driver has ended")
     assert counts(cluster, "other") == expected(last_txid(file_log))
-
-
-def goes_on_in(log_dir: Path) -> None:
-    wanted = last_txid(log_dir) + 5
-    until(lambda: last_txid(log_dir) >= wanted, f"batch {wanted} is committed")
 
 
 @pytest.mark.parametrize("log", ["zookeeper", "file"])

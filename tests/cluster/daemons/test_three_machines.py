@@ -137,8 +137,7 @@ def test_a_driver_that_keeps_dying_is_moved_then_put_to_rest_with_its_error(tmp_
         )
         said = cluster.nimbuses[0].said
         assert "times on" in said  # moved
-        base = cluster.state.storm_base(storm_id)
-        assert base is not None
+        _, base = cluster.state.find_storm(storm_id)
         assert "has died 8 times" in base.status.reason
         assert "SIGKILL" in base.status.reason
         until(lambda: storm_id not in cluster.state.assignments(), "its slot is free")

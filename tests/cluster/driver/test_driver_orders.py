@@ -72,8 +72,7 @@ def batch(log_dir: Path, rows: int) -> None:
 
 def started(cluster: StormClusterState, log_dir: Path) -> StormBase:
     """Do what a driver of the new code does before it starts its topology."""
-    base = cluster.storm_base(_ID)
-    assert base is not None
+    _, base = cluster.find_storm(_ID)
     noted = Orders(cluster, _ORDER).note_proof(base, str(log_dir))
     assert noted == cluster.storm_base(_ID)
     return noted
@@ -148,18 +147,14 @@ def batch_failed(error: Exception, retry: bool = True) -> BatchFailedError:
 @pytest.mark.parametrize(
     "error",
     [
-        BadPackage("damaged"),
-        ConfigError("no such setting"),
-        TopologyError("no such field"),
-        EnvironmentProblem("pip install it"),
-        StateMismatchError("count", 0, "batch 2", "nothing"),
-        BackendError("wrong password", retryable=False),
-        batch_failed(ZeroDivisionError()),
+        BadPackage("damaged"), ConfigError("no such setting"), TopologyError("no such field"),
+        EnvironmentProblem("pip install it"), StateMismatchError("count", 0, "batch 2", "nothing"),
+        BackendError("wrong password", retryable=False), batch_failed(ZeroDivisionError()),
         batch_failed(BackendError("no such table", retryable=False)),
         batch_failed(EnvironmentProblem("the executor lacks pyarrow"), retry=False),
     ],
     ids=repr,
-)
+)  # fmt: skip
 def test_what_no_second_try_can_mend_is_fatal(error: Exception, has_run: bool) -> None:
     assert is_fatal(error, has_run)
 
@@ -168,17 +163,14 @@ def test_what_no_second_try_can_mend_is_fatal(error: Exception, has_run: bool) -
 @pytest.mark.parametrize(
     "error",
     [
-        StoreAwayError("no answer", "Redis at localhost:6379"),
-        ClusterUnreachable("no answer"),
-        FencedError("log", "one", "another"),
-        EnvironmentProblem.of_now("no Spark master answers"),
-        ConnectionResetError(),
-        batch_failed(ConnectionResetError()),
+        StoreAwayError("no answer", "Redis at localhost:6379"), ClusterUnreachable("no answer"),
+        FencedError("log", "one", "another"), EnvironmentProblem.of_now("no Spark master answers"),
+        ConnectionResetError(), batch_failed(ConnectionResetError()),
         batch_failed(StoreAwayError("no answer", "Redis at localhost:6379")),
         batch_failed(jvm_gone(ConnectionRefusedError()), retry=False),
     ],
     ids=lambda error: type(error).__name__,  # the texts of some say what time it is
-)
+)  # fmt: skip
 def test_what_may_pass_is_tried_again(error: Exception, has_run: bool) -> None:
     assert not is_fatal(error, has_run)
 

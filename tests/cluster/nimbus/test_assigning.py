@@ -89,68 +89,65 @@ def killed(ago: float) -> dict[str, StormBase]:
     return {"x": base(status=WantedStatus("killed", NOW - ago, wait_secs=20))}
 
 
-@pytest.mark.parametrize(
-    ("seen", "wanted"),
-    [
-        # New topologies are spread over the machines, in the order in which they came.
-        (picture({"late": base(3), "first": base(1), "second": base(2)}),
-         {"first": ("a", 1), "second": ("b", 1), "late": ("a", 2)}),
-        # A machine that runs much gets less.
-        (picture({**RUNS, "y": base(), "new": base(5)}, {"x": IDLE_A, "y": assignment(("a", 2))},
-                 {"a": supervisor(1, 2, 3, 4), "b": supervisor(1)}), {"new": ("b", 1)}),
-        # A slot whose last driver has not ended is the last choice.
-        (picture({"new": base()}, {}, {"a": ENDING}), {"new": ("a", 2)}),
-        (picture({**RUNS, "new": base(5)}, {"x": assignment(("b", 2))},
-                 {"a": replace(ENDING, meta=(1,)), "b": supervisor(2, 3)}), {"new": ("b", 3)}),
-        (picture({"new": base()}, {}, {"a": replace(ENDING, meta=(1,))}), {"new": ("a", 1)}),
-        # Without a free slot it waits.
-        (picture({**RUNS, "new": base(5)}, {"x": IDLE_A}, {"a": supervisor(1)}), {}),
-        # Nothing is moved while all is well; a supervisor that is gone keeps drivers that beat.
-        (picture({**RUNS, "y": base()}, {"x": IDLE_A, "y": IDLE_B}), {}),
-        (picture(RUNS, {"x": assignment(("gone", 1))}), {}),
-        # A silent driver is moved to another machine; if there is none, it is started again in its slot, unless that is gone.
-        (picture(RUNS, {"x": IDLE_A}, health={"x": "stale"}), {"x": ("b", 1)}),
-        (picture(RUNS, {"x": IDLE_A}, {"a": supervisor(1)}, {"x": "stale"}), {"x": ("a", 1)}),
-        (picture(RUNS, {"x": assignment(("gone", 1))}, {}, {"x": "stale"}), {}),
-        # A machine that goes before the driver has started is not waited for.
-        (picture(RUNS, {"x": assignment(("gone", 1))}, health={"x": "starting"}, silent=["x"]), {"x": ("a", 1)}),
-        # Another generation starts in the same slot.
-        (picture({"x": base(generation=2)}, {"x": assignment(("b", 2))}), {"x": ("b", 2)}),
-        # A driver that keeps dying is moved, unless there is no other machine; deaths before the move do not move it again.
-        (picture(RUNS, {"x": IDLE_A}, deaths={"x": DEAD[:2]}), {}),
-        (picture(RUNS, {"x": IDLE_A}, deaths={"x": DEAD}), {"x": ("b", 1)}),
-        (picture(RUNS, {"x": IDLE_A}, {"a": supervisor()}, deaths={"x": DEAD}), {}),
-        (picture(RUNS, {"x": assignment(("a", 1), start=NOW - 5)}, deaths={"x": DEAD}), {}),
-        # One that keeps dying everywhere is put to rest with its error.
-        (picture(RUNS, {"x": IDLE_B}, deaths={"x": DEAD + [death("b")] * 3}),
-         {"x": MarkFailed("x", "its driver has died 6 times, the last time: it broke")}),
-        # Deaths of drivers that ran well, long ago, before it was activated, and of the code before are not counted.
-        (picture(RUNS, {"x": IDLE_A}, deaths={"x": [death("a", ran=61)] * 9}), {}),
-        (picture(RUNS, {"x": IDLE_A}, deaths={"x": [death("a", ago=1801, start=NOW - 1900)] * 9}), {}),
-        # It died long ago on a machine whose clock is five hours ahead.
-        (picture(RUNS, {"x": IDLE_B}, {"a": replace(supervisor(), time_secs=NOW + 18_000), "b": supervisor()},
-                 deaths={"x": [death("a", ago=2_000 - 18_000, start=NOW - 3_000)] * 6}), {}),
-        # The clock of the machine that it died on is an hour behind.
-        (picture(RUNS, {"x": IDLE_A}, deaths={"x": [death("a", ago=3600, fatal=True)]}),
-            {"x": MarkFailed("x", "it broke")}),
-        (picture({"x": base(status=WantedStatus("active", NOW - 5))}, {"x": IDLE_A}, deaths=FATAL), {}),
-        (picture({"x": base(generation=2)}, {"x": assignment(("a", 1), generation=2)}, deaths=FATAL), {}),
-        # Code that cannot run is put to rest at once, or rolled back.
-        (picture(RUNS, {"x": IDLE_A}, deaths=FATAL), {"x": MarkFailed("x", "it broke")}),
-        (picture({"x": base(before="old")}, {"x": IDLE_A}, deaths=FATAL), {"x": RollBack("x", "it broke")}),
-        # A failed topology rests, and loses the slot that it still has.
-        (picture({"x": base(status=WantedStatus("failed", 0.0))}), {}),
-        (picture({"x": base(status=WantedStatus("failed", 0.0, reason="it broke"))}, {"x": IDLE_A}),
-         {"x": MarkFailed("x", "it broke")}),
-        # A killed one is forgotten once its driver has ended, or half a minute after its time.
-        (picture(killed(1), {"x": IDLE_A}), {}),
-        (picture(killed(1), {"x": IDLE_A}, silent=["x"]), {"x": Forget("x")}),
-        (picture(killed(1), {"x": IDLE_A}, health={"x": "stale"}), {"x": Forget("x")}),
-        (picture(killed(1)), {"x": Forget("x")}),
-        (picture(killed(51), {"x": IDLE_A}), {"x": Forget("x")}),
-        (picture(killed(49), {"x": IDLE_A}), {}),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("seen", "wanted"), [
+    # New topologies are spread over the machines, in the order in which they came.
+    (picture({"late": base(3), "first": base(1), "second": base(2)}),
+     {"first": ("a", 1), "second": ("b", 1), "late": ("a", 2)}),
+    # A machine that runs much gets less.
+    (picture({**RUNS, "y": base(), "new": base(5)}, {"x": IDLE_A, "y": assignment(("a", 2))},
+             {"a": supervisor(1, 2, 3, 4), "b": supervisor(1)}), {"new": ("b", 1)}),
+    # A slot whose last driver has not ended is the last choice.
+    (picture({"new": base()}, {}, {"a": ENDING}), {"new": ("a", 2)}),
+    (picture({**RUNS, "new": base(5)}, {"x": assignment(("b", 2))},
+             {"a": replace(ENDING, meta=(1,)), "b": supervisor(2, 3)}), {"new": ("b", 3)}),
+    (picture({"new": base()}, {}, {"a": replace(ENDING, meta=(1,))}), {"new": ("a", 1)}),
+    # Without a free slot it waits.
+    (picture({**RUNS, "new": base(5)}, {"x": IDLE_A}, {"a": supervisor(1)}), {}),
+    # Nothing is moved while all is well; a supervisor that is gone keeps drivers that beat.
+    (picture({**RUNS, "y": base()}, {"x": IDLE_A, "y": IDLE_B}), {}),
+    (picture(RUNS, {"x": assignment(("gone", 1))}), {}),
+    # A silent driver is moved to another machine; if there is none, it is started again in its slot, unless that is gone.
+    (picture(RUNS, {"x": IDLE_A}, health={"x": "stale"}), {"x": ("b", 1)}),
+    (picture(RUNS, {"x": IDLE_A}, {"a": supervisor(1)}, {"x": "stale"}), {"x": ("a", 1)}),
+    (picture(RUNS, {"x": assignment(("gone", 1))}, {}, {"x": "stale"}), {}),
+    # A machine that goes before the driver has started is not waited for.
+    (picture(RUNS, {"x": assignment(("gone", 1))}, health={"x": "starting"}, silent=["x"]), {"x": ("a", 1)}),
+    # Another generation starts in the same slot.
+    (picture({"x": base(generation=2)}, {"x": assignment(("b", 2))}), {"x": ("b", 2)}),
+    # A driver that keeps dying is moved, unless there is no other machine; deaths before the move do not move it again.
+    (picture(RUNS, {"x": IDLE_A}, deaths={"x": DEAD[:2]}), {}),
+    (picture(RUNS, {"x": IDLE_A}, deaths={"x": DEAD}), {"x": ("b", 1)}),
+    (picture(RUNS, {"x": IDLE_A}, {"a": supervisor()}, deaths={"x": DEAD}), {}),
+    (picture(RUNS, {"x": assignment(("a", 1), start=NOW - 5)}, deaths={"x": DEAD}), {}),
+    # One that keeps dying everywhere is put to rest with its error.
+    (picture(RUNS, {"x": IDLE_B}, deaths={"x": DEAD + [death("b")] * 3}),
+     {"x": MarkFailed("x", "its driver has died 6 times, the last time: it broke")}),
+    # Deaths of drivers that ran well, long ago, before it was activated, and of the code before are not counted.
+    (picture(RUNS, {"x": IDLE_A}, deaths={"x": [death("a", ran=61)] * 9}), {}),
+    (picture(RUNS, {"x": IDLE_A}, deaths={"x": [death("a", ago=1801, start=NOW - 1900)] * 9}), {}),
+    # It died long ago on a machine whose clock is five hours ahead.
+    (picture(RUNS, {"x": IDLE_B}, {"a": replace(supervisor(), time_secs=NOW + 18_000), "b": supervisor()},
+             deaths={"x": [death("a", ago=2_000 - 18_000, start=NOW - 3_000)] * 6}), {}),
+    # The clock of the machine that it died on is an hour behind.
+    (picture(RUNS, {"x": IDLE_A}, deaths={"x": [death("a", ago=3600, fatal=True)]}),
+        {"x": MarkFailed("x", "it broke")}),
+    (picture({"x": base(status=WantedStatus("active", NOW - 5))}, {"x": IDLE_A}, deaths=FATAL), {}),
+    (picture({"x": base(generation=2)}, {"x": assignment(("a", 1), generation=2)}, deaths=FATAL), {}),
+    # Code that cannot run is put to rest at once, or rolled back.
+    (picture(RUNS, {"x": IDLE_A}, deaths=FATAL), {"x": MarkFailed("x", "it broke")}),
+    (picture({"x": base(before="old")}, {"x": IDLE_A}, deaths=FATAL), {"x": RollBack("x", "it broke")}),
+    # A failed topology rests, and loses the slot that it still has.
+    (picture({"x": base(status=WantedStatus("failed", 0.0))}), {}),
+    (picture({"x": base(status=WantedStatus("failed", 0.0, reason="it broke"))}, {"x": IDLE_A}),
+     {"x": MarkFailed("x", "it broke")}),
+    # A killed one is forgotten once its driver has ended, or half a minute after its time.
+    (picture(killed(1), {"x": IDLE_A}), {}),
+    (picture(killed(1), {"x": IDLE_A}, silent=["x"]), {"x": Forget("x")}),
+    (picture(killed(1), {"x": IDLE_A}, health={"x": "stale"}), {"x": Forget("x")}),
+    (picture(killed(1)), {"x": Forget("x")}),
+    (picture(killed(51), {"x": IDLE_A}), {"x": Forget("x")}),
+    (picture(killed(49), {"x": IDLE_A}), {}),
+])  # fmt: skip
 def test_what_is_decided(seen: Picture, wanted: dict[str, object]) -> None:
     assert {each.storm_id: tuple(each.slot) if isinstance(each, Assign) else each for each in decide(seen)} == wanted
 
@@ -299,13 +296,11 @@ def test_a_record_that_was_changed_meanwhile_stays_as_it_is(
 
 def test_what_was_not_changed_is_put_to_rest_or_rolled_back(nimbus: Nimbus) -> None:
     decided_on(nimbus, before_upgrade(_NEW))._lead()
-    base = nimbus.cluster.storm_base(_ID)
-    assert base is not None
+    _, base = nimbus.cluster.find_storm(_ID)
     assert (base.code_hash, base.generation, base.status.kind) == ("old", 3, "active")
     nimbus.cluster.report_death(_ID, death_of(base))
     nimbus._lead()
-    base = nimbus.cluster.storm_base(_ID)
-    assert base is not None
+    _, base = nimbus.cluster.find_storm(_ID)
     assert (base.status.kind, base.status.reason) == ("failed", "it cannot run")
 
 
@@ -342,8 +337,7 @@ def test_a_topology_is_submitted_with_what_its_package_says(submissions: Submiss
     storm_id = submissions.submit(sha256, "mine", "s1", {"topology.workers": "3", "spark.ui.enabled": "false"})
     name, counter, since = storm_id.rsplit("-", 2)
     assert (name, counter, since.isdigit()) == ("mine", "1", True)
-    base = submissions.cluster.storm_base(storm_id)
-    assert base is not None
+    _, base = submissions.cluster.find_storm(storm_id)
     assert (base.storm_name, base.kind, base.num_workers, base.code_hash) == ("mine", "bolts", 3, sha256)
     assert (base.status.kind, base.component_executors, base.generation) == ("active", {"spout": 1, "count": 2}, 1)
     assert submissions.cluster.find_storm("mine") == submissions.cluster.find_storm(storm_id) == (storm_id, base)
@@ -396,8 +390,7 @@ def test_a_number_of_workers_that_no_cluster_has_is_refused(submissions: Submiss
 def test_settings_that_are_mappings_are_json(submissions: Submissions, facts: dict[str, Any]) -> None:
     conf = {"spark_conf": '{"spark.ui.enabled": "false"}', "spark.driver.memory": "2g"}
     sha256 = packed(submissions, **facts)
-    base = submissions.cluster.storm_base(submissions.submit(sha256, conf=conf))
-    assert base is not None
+    _, base = submissions.cluster.find_storm(submissions.submit(sha256, conf=conf))
     settings = settings_of(base.kind, "mine", base.conf)
     assert settings.spark_conf == {"spark.ui.enabled": "false", "spark.driver.memory": "2g"}
     with pytest.raises(ConfigError, match="spark_conf: the text is no JSON object"):

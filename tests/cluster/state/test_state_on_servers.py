@@ -72,7 +72,7 @@ def reconnected(proxy: Proxy, shaky: Opened) -> None:
 
 
 @pytest.mark.parametrize("case", LOST_ANSWERS)
-def test_a_change_whose_answer_was_lost_is_made_once_or_not(
+def test_a_change_with_a_lost_answer_is_made_once_or_not(
     proxy: Proxy, shaky: Opened, direct: Opened, case: Any
 ) -> None:
     before, act, returned, node = case

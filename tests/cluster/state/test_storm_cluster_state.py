@@ -91,9 +91,7 @@ WATCHED: dict[str, tuple[Act, list[tuple[Act, object]]]] = {
 
 
 @pytest.mark.parametrize("what", WATCHED)
-def test_what_is_watched_is_told_once_when_another_session_changes_it(
-    cluster: StormClusterState, raw: Opened, what: str
-) -> None:
+def test_what_is_watched_is_told_once_if_another_changes_it(cluster: StormClusterState, raw: Opened, what: str) -> None:
     read, steps = WATCHED[what]
     told, other = Told(cluster), StormClusterState(raw.state)
     assert not read(cluster)
@@ -124,9 +122,7 @@ def test_update_storm(cluster: StormClusterState, raw: Opened) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    found = cluster.storm_base("a")
-    assert found is not None
-    assert found.generation == 100
+    assert cluster.find_storm("a")[1].generation == 100
     assert cluster.update_storm("none", lambda base: base) is None
     assert cluster.active_storms() == ["a"]
 
