@@ -17,7 +17,7 @@ BUDGETS: dict[str, tuple[int, int]] = {  # lines, modules
     "trident": (68_111, 307),
     "states": (11_474, 59),
     "spouts": (9_522, 42),
-    "tests": (106_884, 529),
+    "tests": (106_635, 529),
     "examples": (744, 8),
     "docs": (7_138, 41),
 }
