@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import random
@@ -36,6 +37,7 @@ from trident.operations import Count, Sum
 from trident.run.batch_replay import Replay
 from trident.run.running import RunningTopology
 from trident.spark.spark_resources import Slots
+from trident.spout.interfaces import TransactionAttempt
 from trident.state import StateSpec
 from trident.web.running_pages import TridentPages
 
@@ -101,6 +103,25 @@ def test_without_zeromq_the_start_says_what_to_install(spark: SparkSession, monk
         EnvironmentProblem, match=r'workers="resident" needs the package pyzmq .*trident-spark\[spark\]'
     ):
         run_all(declared(lambda numbers: numbers)[0], "spark", workers="resident")
+
+
+def test_an_attempt_that_is_dropped_within_a_send_ends_and_holds_up_nothing(spark: SparkSession) -> None:
+    """Python's collector may drop it in a thread that is sending to its worker, and so holds that connection's lock."""
+    topology, counts = declared(lambda numbers: numbers)
+    with start(topology, "spark", workers="resident") as running:
+        running.process_all_available()
+        runner: Any = running.opened.runner
+        pool = runner.pool
+        run = pool.begin(TransactionAttempt(99, 0))
+        run.used.update(run.crew)
+        run.sent[0] = {0: 1}
+        dropped: list[Any] = [pool.keep(run)]
+        dropped.append(dropped)  # a cycle, as an error's traceback is part of one
+        with run.crew[0].peer._lock:
+            del dropped
+            gc.collect()
+        until(lambda: run.number not in pool._runs, "the attempt that was dropped has ended")
+        assert running.state(counts).multi_get([(0,)]) == [1]
 
 
 @pytest.mark.long

@@ -67,10 +67,7 @@ class ResidentRunner(ExecutorRunner):
         if not keeps or output.failure is not None:
             self.pool.end(run)
             return output, None
-        kept = KeptRun(run)
-        # The loop drops a dead attempt, and its runner is not told: with its output the rows in the workers go.
-        weakref.finalize(kept, self.pool.end, run)
-        return output, kept
+        return output, self.pool.keep(run)
 
     def _commit_kept(self, kept: KeptRun, order: Order) -> TaskOutput:
         levels = range((self.program.processing or 0) + 1, len(self.program.levels) + 1)
@@ -189,6 +186,7 @@ class ResidentPool(WorkerGroup[ResidentPlace]):
         places = [ResidentPlace(number) for number in range(self._slots.take_free(most, spare))]
         super().__init__(context, topology, places, run_resident, program, program_id)
         self._runs: dict[int, Run] = {}
+        self._dropped = SimpleQueue[Run]()
         self._newest = 0
         self._has_begun = False
         self._began, self._last_loss = monotonic(), ""
@@ -258,6 +256,18 @@ class ResidentPool(WorkerGroup[ResidentPlace]):
                 of[answer.place] = of.get(answer.place, 0) + messages
                 run.used.add(to)
         return done
+
+    def keep(self, run: Run) -> KeptRun:
+        """Keep an attempt for as long as what is returned: the loop drops a dead one, and its runner is not told."""
+        kept = KeptRun(run)
+        # Python may find that it was dropped in any thread, whatever lock that holds; the one of the mailbox ends it soon.
+        weakref.finalize(kept, self._dropped.put, run)
+        return kept
+
+    def _look(self) -> None:
+        while not self._dropped.empty():
+            self.end(self._dropped.get())
+        super()._look()
 
     def end(self, run: Run) -> None:
         with self.changed:
